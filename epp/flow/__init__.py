@@ -1,0 +1,1 @@
+"""Who may go, who waits, who is dropped."""

@@ -1,0 +1,40 @@
+"""Everything one configuration decides, built once and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from epp.flow.gate import Gate
+from epp.model import Arrival, InferenceRequest
+from epp.plugin import Admitter, Enricher, Observer, Screener
+from epp.rules import Rules
+from epp.schedule.scheduler import Scheduler
+
+
+class Formats(Protocol):
+    """Reads a request, whatever its format (see `formats.FormatSet`)."""
+
+    def parse(self, arrival: Arrival, now: float) -> InferenceRequest:
+        """Return the request understood as far as possible.
+
+        Raises:
+            errors.BadRequest: it claims to be JSON for a known API and is not JSON.
+        """
+        ...
+
+
+class Pipeline(msgspec.Struct, frozen=True):
+    """The parts of the line, in the order a request meets them."""
+
+    formats: Formats
+    rules: Rules
+    gate: Gate
+    screeners: tuple[Screener, ...]
+    enrichers: tuple[Enricher, ...]
+    admitters: tuple[Admitter, ...]
+    scheduler: Scheduler
+    observers: tuple[Observer, ...]
+    plugins: Mapping[str, Any] = {}  #: every plugin instance by its configured name

@@ -1,0 +1,220 @@
+"""The extension surface: small protocols and one tool box.
+
+A plugin is a class with a ``type`` (its name in the configuration), a ``Params``
+struct (its parameters, camelCase in YAML) and a constructor ``(params, tools)``. What it
+can do is decided by the protocols it satisfies; one class may satisfy several.
+
+No plugin names another plugin's class: they meet in the request's typed fields and in the
+stores in `Tools`. Missing data never scores well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+import msgspec
+
+from epp.clock import Clock
+from epp.ledger import Ledger
+from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Pick
+
+Stability = Literal["alpha", "beta", "stable"]
+
+
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Base of every plugin's parameters: strict, immutable, camelCase in YAML."""
+
+
+class Tools(msgspec.Struct, frozen=True):
+    """What a plugin may use of the outside world."""
+
+    clock: Clock
+    random: random.Random
+    ledger: Ledger  #: requests and uncached tokens in flight, by endpoint; written by the router
+    name: str = ""  #: this plugin instance's name in the configuration
+    plugins: Mapping[str, Any] = {}
+    """Instances built before this one, by name: a handler finds its deciders here. A plugin that
+    names another by parameter says so in ``refs(params) -> Sequence[str]`` (see `Referring`)."""
+
+
+class Plugin(Protocol):
+    """What every plugin class has."""
+
+    type: ClassVar[str]
+    stability: ClassVar[Stability]
+
+
+@runtime_checkable
+class Filter(Protocol):
+    """Removes endpoints that must not serve the request."""
+
+    def filter(
+        self, request: InferenceRequest, endpoints: Sequence[Endpoint]
+    ) -> Sequence[Endpoint]:
+        """Return the endpoints to keep, in the order given; may be empty. Must not mutate."""
+        ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Says how good each endpoint is for the request, from one point of view."""
+
+    def score(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> Sequence[float]:
+        """Return one score in [0.0, 1.0] per endpoint, in the same order; 1.0 is best."""
+        ...
+
+
+@runtime_checkable
+class Picker(Protocol):
+    """Chooses among scored endpoints."""
+
+    def pick(self, endpoints: Sequence[Endpoint], scores: Sequence[float]) -> Sequence[Endpoint]:
+        """Return the chosen endpoints, best first. ``endpoints`` is never empty."""
+        ...
+
+
+class ProfileResult(msgspec.Struct, frozen=True):
+    """What one profile chose."""
+
+    chosen: tuple[Endpoint, ...]  #: best first; never empty
+    candidates: tuple[Endpoint, ...]  #: what was left after the filters
+    scores: Sequence[float]  #: ``scores[i]``: weighted sum of ``candidates[i]``
+
+
+class Profiles(Protocol):
+    """The configured profiles, as a handler runs them over one request's candidates."""
+
+    names: Sequence[str]  #: configured profiles, in the file's order
+
+    def run(self, name: str, request: InferenceRequest) -> ProfileResult:
+        """Run one profile.
+
+        Raises:
+            errors.Saturated: the filters left nothing.
+            KeyError: there is no profile of that name.
+        """
+        ...
+
+
+@runtime_checkable
+class ProfileHandler(Protocol):
+    """Decides which profiles run, in plain sequential code."""
+
+    def handle(self, request: InferenceRequest, profiles: Profiles) -> Pick:
+        """Return the pick that the profiles' results add up to."""
+        ...
+
+
+@runtime_checkable
+class Enricher(Protocol):
+    """Adds a fact to a request before it is scheduled."""
+
+    def enrich(
+        self, request: InferenceRequest, endpoints: Sequence[Endpoint]
+    ) -> InferenceRequest | Awaitable[InferenceRequest]:
+        """Return the request with the fact filled in; an awaitable only if it must wait."""
+        ...
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Listens to exchanges. It must be quick and must not raise."""
+
+    def picked(self, request: InferenceRequest, pick: Pick) -> None:
+        """Note that the request is about to be forwarded; same event-loop turn as the pick."""
+        ...
+
+    def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
+        """Note that the exchange is over; called exactly once after `picked`."""
+        ...
+
+
+@runtime_checkable
+class Screener(Protocol):
+    """Removes endpoints before anything is computed for them."""
+
+    def screen(
+        self, request: InferenceRequest, endpoints: Sequence[Endpoint]
+    ) -> Sequence[Endpoint]:
+        """Return the endpoints to keep, in order."""
+        ...
+
+
+@runtime_checkable
+class Admitter(Protocol):
+    """May refuse a request before it is scheduled."""
+
+    def admit(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        """Return if the request may go on; raise an `errors.EppError` if not."""
+        ...
+
+
+@runtime_checkable
+class SaturationDetector(Protocol):
+    """Says how full the pool is."""
+
+    def saturation(self, endpoints: Sequence[Endpoint]) -> float:
+        """Return 0.0 for idle, 1.0 for full, more for over-full; an empty pool is 1.0."""
+        ...
+
+
+@runtime_checkable
+class Decider(Protocol):
+    """Says whether a stage of a disaggregated request runs elsewhere."""
+
+    def disaggregate(self, request: InferenceRequest, decode: Endpoint) -> bool:
+        """Return True to run the stage on another endpoint than ``decode``."""
+        ...
+
+
+@runtime_checkable
+class PoolWatcher(Protocol):
+    """Keeps knowledge by endpoint, which must die with the endpoint."""
+
+    def forget(self, endpoint_id: EndpointId) -> None:
+        """Drop all that is known of this endpoint: it is gone, or its process restarted."""
+        ...
+
+
+@runtime_checkable
+class HeaderAdder(Protocol):
+    """Adds request headers to a finished pick."""
+
+    def add_headers(self, request: InferenceRequest, pick: Pick) -> Mapping[str, str]:
+        """Return headers to set on the forwarded request."""
+        ...
+
+
+@runtime_checkable
+class AnswerHeaderAdder(Protocol):
+    """Adds headers to the answer, where the answer passes through us."""
+
+    def answer_headers(
+        self, request: InferenceRequest, pick: Pick, served: str
+    ) -> Mapping[str, str]:
+        """Return headers to set on the answer; ``served`` is `headers.SERVED`'s value or ''."""
+        ...
+
+
+@runtime_checkable
+class Referring(Protocol):
+    """A plugin class whose parameters name other plugin instances."""
+
+    @staticmethod
+    def refs(params: Any) -> Sequence[str]:
+        """Return the names of the instances that must be built before this one."""
+        ...
+
+
+@runtime_checkable
+class StateDumper(Protocol):
+    """Shows what it knows on ``/debug/plugins/state``: numbers, never a part of a prompt."""
+
+    def dump_state(self) -> Mapping[str, Any]:
+        """Return a JSON-able summary."""
+        ...
+
+
+PluginFactory = Callable[[Any, Tools], Any]

@@ -1,0 +1,93 @@
+"""The endpoints we know. Collectors write, the router reads; one thread, no locks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from epp.model import Endpoint, EndpointId, Load
+
+Forget = Callable[[EndpointId], None]
+
+
+class Pool:
+    """Endpoints by id, read as immutable snapshots.
+
+    A snapshot is a tuple, rebuilt at most once per change, so any number of
+    requests share it and none sees half an update. State kept elsewhere about an endpoint
+    dies with it: whoever keeps some registers with `on_forget`.
+    """
+
+    def __init__(self, name: str = "default") -> None:
+        self.name = name
+        self.synced = False  #: True once a collector has listed the endpoints for the first time
+        self._endpoints: dict[EndpointId, Endpoint] = {}
+        self._all: tuple[Endpoint, ...] | None = ()
+        self._routable: tuple[Endpoint, ...] | None = ()
+        self._forget: list[Forget] = []
+
+    def on_forget(self, forget: Forget) -> None:
+        """Call ``forget(id)`` whenever an endpoint is gone or its process restarted."""
+        self._forget.append(forget)
+
+    def off_forget(self, forget: Forget) -> None:
+        """Undo `on_forget`; unknown is not an error."""
+        if forget in self._forget:
+            self._forget.remove(forget)
+
+    def __len__(self) -> int:
+        return len(self._endpoints)
+
+    def get(self, endpoint_id: EndpointId) -> Endpoint | None:
+        """The endpoint of that id, if it is here."""
+        return self._endpoints.get(endpoint_id)
+
+    def put(self, endpoint: Endpoint) -> None:
+        """Add an endpoint, or replace the one with its id (its knowledge stays)."""
+        self._endpoints[endpoint.id] = endpoint
+        self._all = self._routable = None
+
+    def remove(self, endpoint_id: EndpointId) -> None:
+        """Drop an endpoint and all that is known of it; an unknown one is not an error."""
+        if self._endpoints.pop(endpoint_id, None) is not None:
+            self._all = self._routable = None
+            self._tell(endpoint_id)
+
+    def restarted(self, endpoint_id: EndpointId) -> None:
+        """The endpoint's process is another one: its load and its caches are void."""
+        self.set_load(endpoint_id, None)
+        self._tell(endpoint_id)
+
+    def set_load(self, endpoint_id: EndpointId, load: Load | None) -> None:
+        """Record a scrape, or (None) that the last one is stale. Unknown endpoints are ignored."""
+        if (endpoint := self._endpoints.get(endpoint_id)) is not None:
+            self.put(msgspec.structs.replace(endpoint, load=load))
+
+    def set_reachable(self, endpoint_id: EndpointId, *, reachable: bool) -> None:
+        """Record whether anything listens there. Unknown endpoints are ignored."""
+        endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is not None and endpoint.reachable is not reachable:
+            self.put(msgspec.structs.replace(endpoint, reachable=reachable))
+
+    def snapshot(self) -> tuple[Endpoint, ...]:
+        """Every endpoint, as of now. O(1) unless something changed since the last call."""
+        if self._all is None:
+            self._all = tuple(self._endpoints.values())
+        return self._all
+
+    def routable(self) -> tuple[Endpoint, ...]:
+        """Those that may get a new request.
+
+        Not draining, reachable and awake. If that leaves nothing, the rules about health are
+        ignored rather than the traffic refused: first reachability and sleep, never draining.
+        """
+        if self._routable is None:
+            staying = [e for e in self.snapshot() if not e.draining]
+            well = [e for e in staying if e.reachable and not (e.load and e.load.asleep)]
+            self._routable = tuple(well or staying)
+        return self._routable
+
+    def _tell(self, endpoint_id: EndpointId) -> None:
+        for forget in tuple(self._forget):
+            forget(endpoint_id)

@@ -1,0 +1,108 @@
+"""The line every request takes, top to bottom: parse, admit, enrich, schedule, reserve."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+
+from epp.clock import Clock
+from epp.errors import NoEndpoints
+from epp.exchange import Exchange
+from epp.ledger import Ledger, Reservation
+from epp.model import Arrival, Endpoint, InferenceRequest, Pick, join_host_port
+from epp.pipeline import Pipeline
+from epp.plugin import Observer
+from epp.pool import Pool
+
+
+class Router:
+    """Takes a request from its bytes to an exchange."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        pipeline: Pipeline,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        on_observer_error: Callable[[Observer, Exception], None],
+    ) -> None:
+        self.pipeline = pipeline  #: what is used now; replaced whole by `reload`
+        self._pool = pool
+        self._ledger = ledger
+        self._clock = clock
+        self._on_observer_error = on_observer_error
+
+    def reload(self, pipeline: Pipeline) -> None:
+        """Use ``pipeline`` for every request from now on; those under way keep theirs."""
+        self.pipeline = pipeline
+
+    async def route(self, arrival: Arrival) -> Exchange:
+        """Understand the request, wait for room, choose an endpoint, book it.
+
+        Raises:
+            EppError: the request must be answered with an error instead.
+        """
+        line = self.pipeline  # read once: a reload never splits a request
+
+        request = line.rules.apply(line.formats.parse(arrival, self._clock.now()))
+        if line.gate.must_wait(request, lambda: self._allowed(arrival)):
+            await line.gate.wait(request)
+        endpoints = self._allowed(arrival)
+        for screener in line.screeners:
+            endpoints = screener.screen(request, endpoints)
+        for enricher in line.enrichers:
+            enriched = enricher.enrich(request, endpoints)
+            if inspect.isawaitable(enriched):
+                request = await enriched
+                endpoints = self._still_here(endpoints)
+            else:
+                request = enriched
+        for admitter in line.admitters:
+            admitter.admit(request, endpoints)
+        # From the snapshot to `open` nothing waits: the next request must see this booking.
+        if not endpoints:
+            raise NoEndpoints("no endpoint of the pool may serve this request")
+        pick = line.scheduler.pick(request, endpoints)
+        exchange = Exchange(
+            request,
+            pick,
+            line.observers,
+            self._reserve(request, pick),
+            clock=self._clock,
+            on_error=self._on_observer_error,
+        )
+        exchange.open()
+        return exchange
+
+    def _allowed(self, arrival: Arrival) -> Sequence[Endpoint]:
+        """The endpoints this request may use; health rules never leave an allowed subset empty."""
+        endpoints: Sequence[Endpoint] = self._pool.routable()
+        if arrival.subset is not None:
+            subset = frozenset(arrival.subset)
+            endpoints = _within(subset, endpoints) or _within(
+                subset, [e for e in self._pool.snapshot() if not e.draining]
+            )
+            if not endpoints:
+                raise NoEndpoints("no ready endpoint is in the subset that the gateway allows")
+        elif not endpoints:
+            raise NoEndpoints("the pool has no ready endpoint")
+        return endpoints
+
+    def _still_here(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        """The same endpoints as they are now, after a wait; those gone or draining left out."""
+        now = (self._pool.get(endpoint.id) for endpoint in endpoints)
+        return [endpoint for endpoint in now if endpoint is not None and not endpoint.draining]
+
+    def _reserve(self, request: InferenceRequest, pick: Pick) -> list[Reservation]:
+        target = pick.endpoints[0]
+        booked = [self._ledger.reserve(target, request.uncached_tokens(target.id))]
+        if pick.prefill is not None:
+            tokens = request.uncached_tokens(pick.prefill.id)
+            booked.append(self._ledger.reserve(pick.prefill, tokens))
+        return booked
+
+
+def _within(subset: frozenset[str], endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    """Keep endpoints named as ``host:port`` or, for all ports, as ``host``."""
+    return [e for e in endpoints if e.host in subset or join_host_port(e.host, e.port) in subset]

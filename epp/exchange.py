@@ -21,8 +21,8 @@ class Exchange:
     """A routed request and its answer."""
 
     __slots__ = (
-        "_clock", "_first_byte_at", "_observers", "_on_error", "_reservations", "_response_bytes",
-        "_status", "_streamed", "ended", "pick", "picked_at", "request", "served", "usage",
+        "_clock", "_first_byte_at", "_observers", "_on_error", "_reservations",
+        "_status", "_streamed", "ended", "pick", "picked_at", "request", "response_bytes", "served", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -47,7 +47,7 @@ class Exchange:
         self._on_error = on_error
         self._status: int | None = None
         self._first_byte_at: float | None = None
-        self._response_bytes: int | None = None
+        self.response_bytes: int | None = None  #: of the body, as far as seen
         self._streamed = False
 
     def open(self) -> None:
@@ -62,7 +62,7 @@ class Exchange:
         """Note the response's head. ``streamed``: it is an event stream."""
         self._status = status
         self._streamed = streamed
-        self._response_bytes = 0
+        self.response_bytes = 0
         self.served = served or self.served
 
     def response_piece(self, size: int) -> None:
@@ -71,7 +71,7 @@ class Exchange:
             self._first_byte_at = self._clock.now()
             for reservation in self._reservations:
                 reservation.release_tokens()
-        self._response_bytes = (self._response_bytes or 0) + size
+        self.response_bytes = (self.response_bytes or 0) + size
 
     def complete(self) -> None:
         """The response is whole."""
@@ -91,7 +91,7 @@ class Exchange:
             status=self._status if status is None else status,
             served=served or self.served,
             first_byte_at=self._first_byte_at,
-            response_bytes=self._response_bytes,
+            response_bytes=self.response_bytes,
             streamed=self._streamed,
             usage=self.usage,
         )

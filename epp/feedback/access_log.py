@@ -1,0 +1,96 @@
+"""The gRPC access log service: Envoy's word on how each request ended.
+
+Served on the ext_proc port, so that a gateway needs one cluster only. Envoy sends entries in
+batches; one of type ``DownstreamEnd`` per request. They are matched by ``x-request-id``.
+
+**Source:** envoy/service/accesslog/v3/als.proto, envoy/data/accesslog/v3/accesslog.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from envoy.data.accesslog.v3 import accesslog_pb2
+from envoy.service.accesslog.v3 import als_pb2
+
+from epp.feedback.unseen import Entry, Unseen
+from epp.model import Outcome, Usage, join_host_port
+
+SERVICE = "envoy.service.accesslog.v3.AccessLogService"
+METADATA = "epp"  #: dynamic metadata namespace that the lean gateway's filters write to
+
+_ENDS = frozenset({accesslog_pb2.NotSet, accesslog_pb2.DownstreamEnd})
+
+
+class AccessLogs:
+    """Hands each entry of each connected gateway to `Unseen`."""
+
+    def __init__(self, unseen: Unseen) -> None:
+        self._unseen = unseen
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The gRPC handler of `SERVICE`."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "StreamAccessLogs": grpc.stream_unary_rpc_method_handler(
+                    self._stream,
+                    request_deserializer=als_pb2.StreamAccessLogsMessage.FromString,
+                    response_serializer=als_pb2.StreamAccessLogsResponse.SerializeToString,
+                )
+            },
+        )
+
+    async def _stream(self, messages: AsyncIterator[Any], context: Any) -> Any:
+        self._unseen.logs_connected += 1
+        try:
+            async for message in messages:
+                for logged in message.http_logs.log_entry:
+                    if logged.common_properties.access_log_type in _ENDS:
+                        self._unseen.entry(read(logged))
+        finally:
+            self._unseen.logs_connected -= 1
+        return als_pb2.StreamAccessLogsResponse()
+
+
+def read(logged: Any) -> Entry:
+    """Translate one ``HTTPAccessLogEntry``."""
+    common = logged.common_properties
+    response = logged.response
+    status = response.response_code.value or None
+    address = common.upstream_remote_address.socket_address
+    return Entry(
+        request_id=logged.request.request_id,
+        outcome=_outcome(status, common.response_flags),
+        status=status,
+        served=join_host_port(address.address, address.port_value) if address.address else "",
+        response_bytes=response.response_body_bytes,
+        usage=_usage(common.metadata.filter_metadata),
+    )
+
+
+def _outcome(status: int | None, flags: Any) -> Outcome:
+    if flags.downstream_connection_termination or flags.downstream_remote_reset or status is None:
+        return Outcome.ABANDONED
+    cut = (
+        flags.upstream_connection_termination
+        or flags.upstream_remote_reset
+        or flags.stream_idle_timeout
+        or flags.upstream_max_stream_duration_reached
+    )
+    return Outcome.FAILED if cut or status >= 400 else Outcome.COMPLETED
+
+
+def _usage(metadata: Any) -> Usage | None:
+    if METADATA not in metadata:
+        return None
+    numbers = metadata[METADATA].fields
+
+    def count(key: str) -> int | None:
+        value = numbers[key].number_value if key in numbers else -1.0
+        return int(value) if value >= 0 else None
+
+    usage = Usage(count("prompt_tokens"), count("completion_tokens"), count("cached_tokens"))
+    return None if usage == Usage() else usage

@@ -1,0 +1,187 @@
+"""Exchanges that end by hearsay. In: matching, order, reaping. Out: gRPC, Envoy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from epp.clock import ManualClock
+from epp.exchange import Exchange
+from epp.feedback.unseen import EARLY_ENTRIES, MAX_AGE, Entry, Unseen
+from epp.ledger import Ledger
+from epp.model import Ending, Endpoint, InferenceRequest, Outcome, Pick, Usage
+from epp.pool import Pool
+from tests.support import build
+
+
+@dataclass
+class Diary:
+    endings: list[Ending] = field(default_factory=list)
+
+    def picked(self, request: InferenceRequest, pick: Pick) -> None:
+        pass
+
+    def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
+        self.endings.append(ending)
+
+
+class World:
+    """One endpoint, one clock, exchanges on demand."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(100.0)
+        self.pool = Pool()
+        self.endpoint = build.endpoint("a", queued=None)
+        self.pool.put(self.endpoint)
+        self.ledger = Ledger()
+        self.diary = Diary()
+        self.unseen = Unseen(self.pool, self.clock)
+
+    def exchange(self, request_id: str = "r-1") -> Exchange:
+        request = build.request(id=request_id, prompt_tokens=7)
+        exchange = Exchange(
+            request,
+            Pick((self.endpoint,)),
+            (self.diary,),
+            [self.ledger.reserve(self.endpoint, 7)],
+            clock=self.clock,
+            on_error=lambda _observer, error: (_ for _ in ()).throw(error),
+        )
+        exchange.open()
+        return exchange
+
+    @property
+    def in_flight(self) -> tuple[int, int]:
+        counts = self.ledger.get(self.endpoint.id)
+        return counts.requests, counts.tokens
+
+    def scraped(self, *, at: float, running: float) -> None:
+        self.pool.set_load(self.endpoint.id, build.load(at=at, running=running))
+
+
+def done(request_id: str = "r-1", **facts: object) -> Entry:
+    known: dict[str, object] = {
+        "request_id": request_id, "outcome": Outcome.COMPLETED, "status": 200,
+    }  # fmt: skip
+    return Entry(**{**known, **facts})  # type: ignore[arg-type]
+
+
+def test_an_entry_ends_the_exchange_with_what_it_says() -> None:
+    world = World()
+    world.unseen.adopt(world.exchange())
+    assert world.in_flight == (1, 7)
+    usage = Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=0)
+    world.unseen.entry(done(served="10.0.0.9:8000", response_bytes=12, usage=usage))
+    (ending,) = world.diary.endings
+    assert (ending.outcome, ending.status, ending.served) == (
+        Outcome.COMPLETED, 200, "10.0.0.9:8000",
+    )  # fmt: skip
+    assert (ending.usage, ending.response_bytes) == (usage, 12)
+    assert world.in_flight == (0, 0)
+    assert len(world.unseen) == 0
+
+
+def test_an_entry_that_overtakes_its_stream_is_kept() -> None:
+    world = World()
+    exchange = world.exchange()
+    world.unseen.entry(done())
+    world.unseen.adopt(exchange)
+    assert exchange.ended
+    assert len(world.unseen) == 0
+
+
+def test_an_entry_from_before_the_pick_belongs_to_somebody_else() -> None:
+    world = World()
+    world.unseen.entry(done())
+    world.clock.advance(0.5)
+    exchange = world.exchange()
+    world.unseen.adopt(exchange)
+    assert not exchange.ended
+
+
+def test_duplicates_and_strangers_change_nothing() -> None:
+    world = World()
+    world.unseen.adopt(world.exchange())
+    world.unseen.entry(done("stranger"))
+    world.unseen.entry(done())
+    world.unseen.entry(done())
+    assert len(world.diary.endings) == 1
+    assert world.in_flight == (0, 0)
+
+
+def test_two_requests_of_one_id_need_two_entries() -> None:
+    world = World()
+    world.unseen.adopt(world.exchange())
+    world.unseen.adopt(world.exchange())
+    world.unseen.entry(done())
+    assert world.in_flight == (1, 7)
+    world.unseen.entry(done())
+    assert world.in_flight == (0, 0)
+
+
+def test_early_entries_are_bounded() -> None:
+    world = World()
+    for i in range(EARLY_ENTRIES + 10):
+        world.unseen.entry(done(str(i)))
+    assert world.unseen.unmatched == 10
+
+
+def test_with_a_log_connected_a_busy_engine_keeps_the_exchange_open() -> None:
+    world = World()
+    world.unseen.logs_connected = 1
+    world.unseen.adopt(world.exchange())
+    world.scraped(at=200.0, running=1)
+    world.unseen.sweep()
+    assert len(world.unseen) == 1
+    world.scraped(at=201.0, running=0)
+    world.unseen.sweep()
+    assert (len(world.unseen), world.unseen.reaped) == (0, 1)
+    assert world.diary.endings[0].outcome is Outcome.UNKNOWN
+
+
+def test_without_a_log_the_booking_lives_until_a_scrape_has_seen_the_request() -> None:
+    world = World()
+    world.unseen.adopt(world.exchange())
+    world.scraped(at=100.5, running=4)
+    world.unseen.sweep()
+    assert world.in_flight == (1, 7)
+    world.scraped(at=101.0, running=4)
+    world.unseen.sweep()
+    assert world.in_flight == (0, 0)
+
+
+def test_a_scrape_that_does_not_tell_is_no_evidence() -> None:
+    world = World()
+    world.unseen.logs_connected = 1
+    world.unseen.adopt(world.exchange())
+    world.pool.set_load(world.endpoint.id, build.load(at=200.0, queued=None, running=None))
+    world.unseen.sweep()
+    assert len(world.unseen) == 1
+
+
+def test_an_endpoint_that_is_gone_takes_its_exchanges_along() -> None:
+    world = World()
+    world.unseen.adopt(world.exchange("r-1"))
+    world.unseen.adopt(world.exchange("r-2"))
+    world.pool.remove(world.endpoint.id)
+    world.unseen.sweep()
+    assert len(world.unseen) == 0
+    assert len(world.diary.endings) == 2
+
+
+def test_nothing_stays_for_ever() -> None:
+    world = World()
+    world.unseen.logs_connected = 1
+    world.unseen.adopt(world.exchange())
+    world.clock.advance(MAX_AGE + 1)
+    world.unseen.sweep()
+    assert world.in_flight == (0, 0)
+
+
+def test_the_endpoint_of_the_entry_is_kept_as_served() -> None:
+    world = World()
+    other: Endpoint = msgspec.structs.replace(world.endpoint, host="10.0.0.9")
+    world.unseen.adopt(world.exchange())
+    world.unseen.entry(done(served=other.address))
+    assert world.diary.endings[0].served == "10.0.0.9:8000"

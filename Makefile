@@ -1,0 +1,68 @@
+# Each target sets up what it needs: a fresh machine needs Python 3.11 and make, nothing else.
+PYTHON ?= python3.11
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+UV     := $(shell command -v uv 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup fmt lint types layers test test-fast demo bench docs docs-check check clean
+
+help:            ## list the targets
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+$(BIN)/.epp-run: pyproject.toml
+	@$(MAKE) --no-print-directory venv
+	$(INSTALL) -e '.[gateway]'
+	@touch $@
+
+$(BIN)/.epp-dev: pyproject.toml $(BIN)/.epp-run
+	$(INSTALL) -e '.[gateway,dev]'
+	@touch $@
+
+.PHONY: venv
+ifneq ($(UV),)
+INSTALL := $(UV) pip install -q --python $(BIN)/python
+venv:
+	@test -x $(BIN)/python || $(UV) venv -q --python $(PYTHON) $(VENV)
+else
+INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check
+venv:
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+endif
+
+setup: $(BIN)/.epp-dev   ## create the virtual environment and install everything
+
+demo: $(BIN)/.epp-run    ## a real Envoy, three engines, the picker: round robin against the picker
+	$(BIN)/epp demo $(ARGS)
+
+bench: $(BIN)/.epp-dev   ## CPU per request and latency; writes build/bench.json
+	$(BIN)/epp bench $(ARGS)
+
+test: $(BIN)/.epp-dev    ## all tests, the ones with a real Envoy included
+	$(BIN)/pytest $(ARGS)
+
+test-fast: $(BIN)/.epp-dev   ## the pure tests only
+	$(BIN)/pytest tests/unit tests/property tests/contract $(ARGS)
+
+fmt: $(BIN)/.epp-dev     ## format and fix
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: $(BIN)/.epp-dev    ## ruff
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(BIN)/.epp-dev   ## mypy --strict
+	$(BIN)/mypy
+
+layers: $(BIN)/.epp-dev  ## who may import whom
+	$(BIN)/lint-imports
+
+docs: $(BIN)/.epp-dev    ## generate docs/plugins.md, docs/compatibility.md, docs/config.schema.json
+	$(BIN)/python -m epp.reference docs
+
+docs-check: $(BIN)/.epp-dev  ## fail if the generated docs are not what the code says
+	$(BIN)/python -m epp.reference docs --check
+
+check: lint types layers docs-check test   ## all of the above but demo and bench
+
+clean:                   ## remove what the targets made
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -12,18 +12,21 @@ from collections.abc import Mapping
 
 from epp.model import Endpoint, EndpointId
 
+CATCH_UP_TOKENS = 262_144  #: how far `InFlight.total_tokens` may lag behind the most used
+
 
 class InFlight:
     """Counts of one endpoint. Read the fields; only `Ledger` and `Reservation` write them."""
 
-    __slots__ = ("recent", "requests", "tokens", "total_tokens", "window")
+    __slots__ = ("gone", "recent", "requests", "tokens", "total_tokens", "window")
 
     def __init__(self) -> None:
         self.requests = 0  #: picked by us and not yet ended
         self.tokens = 0  #: uncached prompt tokens of those
         self.recent = 0  #: those of `requests` that were picked after the scrape read at `window`
-        self.window = -1.0  #: `Load.at` that `recent` counts from
-        self.total_tokens = 0  #: uncached prompt tokens ever sent here
+        self.gone = 0  #: picked before `window`, ended after it: that scrape still counts them
+        self.window = -1.0  #: `Load.at` that `recent` and `gone` count from
+        self.total_tokens = 0  #: uncached prompt tokens ever sent here, at least 1 a request
 
 
 NOTHING = InFlight()  #: shared and never written: what an unknown endpoint has in flight
@@ -35,12 +38,13 @@ class Reservation:
     __slots__ = ("_counts", "_tokens", "_window")
 
     def __init__(self, counts: InFlight, tokens: int) -> None:
+        tokens = max(tokens, 0)
         self._counts: InFlight | None = counts
         self._tokens = tokens
         self._window = counts.window  #: the scrape it came after; `recent` counts it until the next
         counts.requests += 1
         counts.tokens += tokens
-        counts.total_tokens += tokens
+        counts.total_tokens += tokens or 1
         counts.recent += 1
 
     def release_tokens(self) -> None:
@@ -58,6 +62,8 @@ class Reservation:
         counts.tokens -= self._tokens
         if self._window == counts.window:
             counts.recent -= 1
+        else:
+            counts.gone += 1
 
 
 class Ledger:
@@ -65,17 +71,17 @@ class Ledger:
 
     def __init__(self) -> None:
         self._counts: dict[EndpointId, InFlight] = {}
+        self._most_used = 0  #: largest `total_tokens` of any endpoint, ever
 
     def reserve(self, endpoint: Endpoint, tokens: int) -> Reservation:
-        """Book one request of ``tokens`` uncached prompt tokens (>= 0) on ``endpoint``."""
-        counts = self._counts.get(endpoint.id)
-        if counts is None:
-            counts = self._counts[endpoint.id] = InFlight()
-            # A newcomer starts level with the least used, or it would take every cold prompt.
-            others = [c.total_tokens for c in self._counts.values() if c is not counts]
-            counts.total_tokens = min(others, default=0)
-        self._follow(counts, endpoint)
-        return Reservation(counts, tokens)
+        """Book one request of ``tokens`` uncached prompt tokens (>= 0) on ``endpoint``. O(1)."""
+        counts = self._counts.get(endpoint.id) or self._add(endpoint.id)
+        self.follow(counts, endpoint)
+        # One that was away for hours must not get every cold prompt until it has caught up.
+        counts.total_tokens = max(counts.total_tokens, self._most_used - CATCH_UP_TOKENS)
+        reservation = Reservation(counts, tokens)
+        self._most_used = max(self._most_used, counts.total_tokens)
+        return reservation
 
     def get(self, endpoint_id: EndpointId) -> InFlight:
         """What is in flight there. O(1)."""
@@ -86,7 +92,7 @@ class Ledger:
         counts = self._counts.get(endpoint.id)
         if counts is None:
             return 0
-        self._follow(counts, endpoint)
+        self.follow(counts, endpoint)
         return counts.recent
 
     def forget(self, endpoint_id: EndpointId) -> None:
@@ -98,9 +104,16 @@ class Ledger:
         return self._counts
 
     @staticmethod
-    def _follow(counts: InFlight, endpoint: Endpoint) -> None:
-        # A newer scrape has seen all that was picked before it.
+    def follow(counts: InFlight, endpoint: Endpoint) -> None:
+        """Start ``counts`` afresh if its endpoint was scraped since: all before has been seen."""
         load = endpoint.load
         if load is not None and load.at > counts.window:
             counts.window = load.at
-            counts.recent = 0
+            counts.recent = counts.gone = 0
+
+    def _add(self, endpoint_id: EndpointId) -> InFlight:
+        # A newcomer starts level with the least used, or it would take every cold prompt.
+        counts = InFlight()
+        counts.total_tokens = min((c.total_tokens for c in self._counts.values()), default=0)
+        self._counts[endpoint_id] = counts
+        return counts

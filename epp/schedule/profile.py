@@ -1,6 +1,7 @@
 """One scheduling profile: filter, score, pick.
 
-Hot path: runs once or twice per request over every endpoint of the pool.
+Hot path: runs once or twice per request over every endpoint of the pool. Budget, with the
+default scorers: 25 us for 3 endpoints, 1 ms for 256.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Profile(msgspec.Struct, frozen=True):
 
     name: str
     filters: tuple[Filter, ...]
-    scorers: tuple[tuple[Scorer, float], ...]  #: with their weights
+    scorers: tuple[tuple[Scorer, float], ...]  #: with their weights; 0 switches a scorer off
     picker: Picker
 
     def run(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> ProfileResult:
@@ -34,7 +35,14 @@ class Profile(msgspec.Struct, frozen=True):
             raise Saturated("no endpoints available for the given request")
         totals = [0.0] * len(endpoints)
         for scorer, weight in self.scorers:
-            for i, score in enumerate(scorer.score(request, endpoints)):
-                totals[i] += weight * min(max(score, 0.0), 1.0)
+            if weight:
+                _add(totals, scorer.score(request, endpoints), weight)
         chosen = self.picker.pick(endpoints, totals)
         return ProfileResult(tuple(chosen), tuple(endpoints), totals)
+
+
+def _add(totals: list[float], scores: Sequence[float], weight: float) -> None:
+    """Add weighted scores, held to [0, 1]; not a number counts as 0."""
+    for i, score in enumerate(scores):
+        if score > 0.0:
+            totals[i] += weight * score if score < 1.0 else weight

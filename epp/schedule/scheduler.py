@@ -14,16 +14,27 @@ from epp.schedule.profile import Profile
 class Candidates:
     """The profiles, bound to one request's candidates (see `plugin.Profiles`)."""
 
-    __slots__ = ("_endpoints", "_profiles", "names")
+    __slots__ = ("_endpoints", "_profiles", "_results", "names")
 
     def __init__(self, profiles: Mapping[str, Profile], endpoints: Sequence[Endpoint]) -> None:
         self.names: Sequence[str] = tuple(profiles)
         self._profiles = profiles
         self._endpoints = endpoints
+        self._results: dict[str, ProfileResult] = {}
 
     def run(self, name: str, request: InferenceRequest) -> ProfileResult:
         """See `plugin.Profiles.run`."""
-        return self._profiles[name].run(request, self._endpoints)
+        result = self._profiles[name].run(request, self._endpoints)
+        self._results[name] = result
+        return result
+
+    def scores(self, name: str) -> Mapping[str, float] | None:
+        """What the last run of a profile gave each candidate, by address; None if it never ran."""
+        result = self._results.get(name)
+        if result is None:
+            return None
+        pairs = zip(result.candidates, result.scores, strict=True)
+        return {endpoint.address: score for endpoint, score in pairs}
 
 
 class Scheduler(msgspec.Struct, frozen=True):
@@ -31,6 +42,7 @@ class Scheduler(msgspec.Struct, frozen=True):
 
     profiles: Mapping[str, Profile]
     handler: ProfileHandler
+    with_scores: bool = False  #: fill `Pick.scores`, which costs a dict of every candidate
 
     def pick(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> Pick:
         """Choose where ``request`` goes; ``endpoints`` is not empty.
@@ -38,4 +50,8 @@ class Scheduler(msgspec.Struct, frozen=True):
         Raises:
             Saturated: a profile that the handler needs filtered every endpoint out.
         """
-        return self.handler.handle(request, Candidates(self.profiles, endpoints))
+        candidates = Candidates(self.profiles, endpoints)
+        pick = self.handler.handle(request, candidates)
+        if self.with_scores and pick.scores is None:
+            return msgspec.structs.replace(pick, scores=candidates.scores(pick.profile))
+        return pick

@@ -1,0 +1,311 @@
+"""The command line: arguments only, no logic. Each verb imports what it runs when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import epp
+from epp.config.units import parse_duration, parse_quantity
+from epp.options import ServeOptions
+
+VERBS = ("serve", "check", "engine", "gateway", "demo", "bench")
+
+#: Flags of older pickers that change nothing here; the value says what to use instead.
+IGNORED = {
+    "enable-pprof": "there is no profiler on the metrics port",
+    "enable-cert-reload": "certificates are always reloaded when their files change",
+    "refresh-prometheus-metrics-interval": "pool metrics are computed when they are read",
+    "enable-grpc-stream-metrics": "stream metrics are always on",
+    "metrics-endpoint-auth": "protect the metrics port by network policy",
+    "metrics-cert-dir": "the metrics port speaks plain HTTP",
+    "metrics-client-ca-file": "the metrics port speaks plain HTTP",
+    "tracing": "tracing is not supported yet",
+    "tls-min-version": "TLS 1.2 is the least, as gRPC has it",
+    "tls-cipher-suites": "gRPC's default cipher suites are used",
+    "zap-devel": "use --log-format",
+    "zap-stacktrace-level": "tracebacks are logged for bugs only",
+    "zap-time-encoding": "times are RFC 3339",
+    "total-queued-requests-metric": "use engineConfigs of core-metrics-extractor",
+    "total-running-requests-metric": "use engineConfigs of core-metrics-extractor",
+    "kv-cache-usage-percentage-metric": "use engineConfigs of core-metrics-extractor",
+    "lora-info-metric": "use engineConfigs of core-metrics-extractor",
+    "cache-info-metric": "use engineConfigs of core-metrics-extractor",
+    "model-server-metrics-scheme": "use metrics-data-source",
+    "model-server-metrics-path": "use metrics-data-source",
+    "model-server-metrics-port": "use metrics-data-source",
+    "model-server-metrics-https-insecure-skip-verify": "use metrics-data-source",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, with the nearest flag there is."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``epp``; return the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version"):
+        arguments.insert(0, "serve")  # the Go picker's image is started with flags alone
+    parser = _parser()
+    parsed = parser.parse_args(_kebab(arguments) if arguments[:1] == ["serve"] else arguments)
+    if not hasattr(parsed, "run"):
+        parser.print_help()
+        return 2
+    return int(parsed.run(parsed))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="epp",
+        allow_abbrev=False,
+        description="An endpoint picker for LLM inference, and the tools around it.",
+    )
+    parser.add_argument("--version", action="version", version=f"epp {epp.__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=Parser)
+    _serve(verbs)
+    _check(verbs)
+    _engine(verbs)
+    _gateway(verbs)
+    _demo(verbs)
+    _bench(verbs)
+    return parser
+
+
+def _serve(verbs: Any) -> None:
+    serve = verbs.add_parser(
+        "serve",
+        allow_abbrev=False,
+        help="run the endpoint picker",
+        description="Run the endpoint picker: an ext_proc server for Envoy. Flags are those of "
+        "the Go picker where it has them; durations like 200ms or 30s, sizes like 32Mi.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    default = ServeOptions()
+    where = serve.add_argument_group("endpoints (one of)")
+    where.add_argument("--endpoints", default="", metavar="HOST:PORT,...", help="a fixed list")
+    where.add_argument("--endpoints-file", default="", metavar="FILE", help="a watched YAML file")
+    where.add_argument("--pool-name", default=default.pool_name, help="the pool's name in metrics")
+
+    config = serve.add_argument_group("configuration")
+    config.add_argument("--config-file", default="", metavar="FILE", help="EndpointPickerConfig")
+    config.add_argument("--config-text", default="", metavar="YAML", help="the same as text")
+    _boolean(config, "--allow-experimental-plugins", default=False, help="allow alpha plugins")
+    config.add_argument(
+        "--plugin-path", action="append", default=[], metavar="FILE.py", help="plugins of your own"
+    )
+
+    ports = serve.add_argument_group("ports (0 takes a free one; all are printed at start)")
+    ports.add_argument("--host", default=default.host, help="address to listen on")
+    ports.add_argument("--grpc-port", type=_port, default=default.grpc_port, help="ext_proc")
+    ports.add_argument("--grpc-health-port", type=_port, default=default.grpc_health_port)
+    ports.add_argument("--metrics-port", type=_port, default=default.metrics_port, help="admin")
+
+    proc = serve.add_argument_group("the ext_proc port")
+    _boolean(proc, "--secure-serving", default=True, help="TLS; self-signed without --cert-path")
+    proc.add_argument("--cert-path", default="", metavar="DIR", help="holds tls.crt and tls.key")
+    _boolean(proc, "--health-checking", default=True, help="gRPC health on the ext_proc port too")
+    proc.add_argument(
+        "--max-body-bytes", type=_size, default=default.max_body_bytes, help="413 beyond"
+    )
+    proc.add_argument(
+        "--max-buffered-bytes", type=_size, default=default.max_buffered_bytes,
+        help="request bytes held at once, over all requests; 503 beyond",
+    )  # fmt: skip
+    for flag in ("--grpc-max-recv-msg-size", "--grpc-max-send-msg-size"):
+        proc.add_argument(flag, type=_size, default=0, help="0: as large as a body may be")
+    proc.add_argument(
+        "--error-format", choices=("openai", "text"), default="openai", help="shape of our errors"
+    )
+    proc.add_argument("--drain-timeout", type=_seconds, default=30.0, help="grace at SIGTERM")
+
+    scrape = serve.add_argument_group("scraping")
+    scrape.add_argument(
+        "--refresh-metrics-interval", type=_seconds, default=default.refresh_metrics_interval,
+        help="how often a loaded endpoint is scraped; idle ones less often",
+    )  # fmt: skip
+    scrape.add_argument(
+        "--metrics-staleness-threshold", type=_seconds, default=default.metrics_staleness_threshold
+    )
+
+    answers = serve.add_argument_group("answers")
+    _boolean(answers, "--emit-endpoint-scores", default=False, help="scores as dynamic metadata")
+    _boolean(answers, "--disable-endpoint-subset-filter", default=False, help="ignore the hint")
+
+    logs = serve.add_argument_group("logs")
+    logs.add_argument("-v", "--v", type=int, default=2, dest="verbosity", help="klog verbosity")
+    logs.add_argument("--log-format", choices=("json", "console"), default="json")
+    logs.add_argument("--zap-log-level", default="", help=argparse.SUPPRESS)
+    logs.add_argument("--zap-encoder", choices=("json", "console"), help=argparse.SUPPRESS)
+
+    for flag in IGNORED:
+        serve.add_argument(f"--{flag}", nargs="?", const="true", help=argparse.SUPPRESS)
+    serve.set_defaults(run=_run_serve)
+
+
+def _run_serve(parsed: argparse.Namespace) -> int:
+    from epp import app  # noqa: PLC0415 - each verb loads only what it needs
+
+    return app.run(serve_options(parsed))
+
+
+def serve_options(parsed: argparse.Namespace) -> ServeOptions:
+    """Turn parsed ``serve`` flags into options; odd ones become warnings."""
+    known = vars(parsed)
+    warnings = [
+        f"--{flag} is accepted and ignored: {instead}"
+        for flag, instead in IGNORED.items()
+        if known[flag.replace("-", "_")] is not None
+    ]
+    fields = {name: known[name] for name in ServeOptions.__struct_fields__ if name in known}
+    if parsed.zap_log_level:
+        fields["verbosity"] = _zap_level(parsed.zap_log_level)
+    if parsed.zap_encoder:
+        fields["log_format"] = parsed.zap_encoder
+    fields["plugin_paths"] = tuple(parsed.plugin_path)
+    fields["warnings"] = tuple(warnings)
+    return ServeOptions(**fields)
+
+
+def _zap_level(level: str) -> int:
+    named = {"debug": 4, "info": 2, "warn": 1, "error": 0, "panic": 0}
+    if level in named:
+        return named[level]
+    return abs(int(level)) if re.fullmatch(r"-?\d+", level) else 2
+
+
+def _check(verbs: Any) -> None:
+    check = verbs.add_parser(
+        "check",
+        help="check configuration files",
+        description="Check configuration files: errors with their place, warnings, the "
+        "configuration as it will be used, and what each profile does. Exit status 1 if any is wrong.",
+    )
+    check.add_argument("files", nargs="+", metavar="FILE")
+    check.add_argument("--output", choices=("text", "json"), default="text")
+    check.add_argument("--allow-experimental-plugins", action="store_true")
+    check.add_argument("--plugin-path", action="append", default=[], metavar="FILE.py")
+    check.set_defaults(run=_run_check)
+
+
+def _run_check(parsed: argparse.Namespace) -> int:
+    from epp.check import check  # noqa: PLC0415
+
+    return check(
+        parsed.files,
+        allow_experimental=parsed.allow_experimental_plugins,
+        plugin_paths=parsed.plugin_path,
+        output=parsed.output,
+    )
+
+
+def _engine(verbs: Any) -> None:
+    from epp.sim.arguments import add_arguments, run  # noqa: PLC0415
+
+    engine = verbs.add_parser(
+        "engine",
+        help="run a simulated vLLM server",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description="A simulated vLLM server on real HTTP: batches, prefix cache, metrics, no GPU.",
+    )
+    add_arguments(engine)
+    engine.set_defaults(run=run)
+
+
+def _gateway(verbs: Any) -> None:
+    from epp.gateway.arguments import add_arguments, run  # noqa: PLC0415
+
+    gateway = verbs.add_parser(
+        "gateway",
+        help="print an Envoy bootstrap",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        description="Print an Envoy bootstrap that sends requests where the picker says.",
+    )
+    add_arguments(gateway)
+    gateway.set_defaults(run=run)
+
+
+def _demo(verbs: Any) -> None:
+    demo = verbs.add_parser("demo", help="Envoy, engines and picker on this machine, compared")
+    demo.add_argument("--keep", action="store_true", help="leave everything running; print curls")
+    demo.add_argument("--mode", choices=("lean", "stock"), default="lean", help="Envoy's mode")
+    demo.add_argument("--engines", type=int, default=3, help="simulated engines")
+    demo.add_argument("--sessions", type=int, default=48, help="conversations in the workload")
+    demo.add_argument("--seed", type=int, default=1)
+    demo.add_argument("--output", default="build/demo.json", help="where the figures go")
+    demo.set_defaults(run=_run_demo)
+
+
+def _run_demo(parsed: argparse.Namespace) -> int:
+    from epp import demo  # noqa: PLC0415
+
+    return demo.run(parsed)
+
+
+def _bench(verbs: Any) -> None:
+    bench = verbs.add_parser("bench", help="CPU per request and latency, picker against Envoy")
+    bench.add_argument("--seconds", type=float, default=6.0, help="load time of each case")
+    bench.add_argument("--only", default="", metavar="CASE,...", help="run only these cases")
+    bench.add_argument("--output", default="build/bench.json", help="where the figures go")
+    bench.set_defaults(run=_run_bench)
+
+
+def _run_bench(parsed: argparse.Namespace) -> int:
+    from epp import bench  # noqa: PLC0415
+
+    return bench.run(parsed)
+
+
+# --- argument types ----------------------------------------------------------------
+
+
+def _boolean(group: Any, flag: str, *, default: bool, help: str) -> None:
+    """Add a Go-style boolean: ``--flag``, ``--flag=false``."""
+    group.add_argument(flag, type=_truth, nargs="?", const=True, default=default, help=help)
+
+
+def _truth(text: str) -> bool:
+    if text.lower() in ("true", "t", "1"):
+        return True
+    if text.lower() in ("false", "f", "0"):
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_quantity(text) if text else 0
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _kebab(arguments: list[str]) -> list[str]:
+    """Accept the spelling of the first Go pickers: ``-poolName`` for ``--pool-name``."""
+
+    def one(argument: str) -> str:
+        match = re.match(r"^-([a-z][A-Za-z-]{2,})(=.*)?$", argument)
+        if match is None:
+            return argument
+        name = re.sub(r"[A-Z]", lambda letter: "-" + letter.group().lower(), match[1])
+        return f"--{name}{match[2] or ''}"
+
+    return [one(argument) for argument in arguments]

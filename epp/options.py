@@ -1,0 +1,52 @@
+"""What `epp serve` can be told on the command line, as one record."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the running picker. Durations in seconds, sizes in bytes."""
+
+    # where endpoints come from
+    endpoints: str = ""  #: ``host:port,...``
+    endpoints_file: str = ""  #: a watched YAML file, the shape of file-discovery
+    pool_name: str = "default"
+
+    # configuration
+    config_file: str = ""
+    config_text: str = ""
+    allow_experimental_plugins: bool = False
+    plugin_paths: tuple[str, ...] = ()
+
+    # ports; 0 takes a free one
+    host: str = "0.0.0.0"
+    grpc_port: int = 9002
+    grpc_health_port: int = 9003
+    metrics_port: int = 9090
+
+    # the ext_proc port
+    secure_serving: bool = True
+    cert_path: str = ""
+    cert_reload: bool = True
+    health_checking: bool = True
+    max_body_bytes: int = 32 * 2**20
+    max_buffered_bytes: int = 512 * 2**20
+    grpc_max_recv_msg_size: int = 0  #: 0: as large as `max_body_bytes` needs
+    grpc_max_send_msg_size: int = 0
+    error_format: str = "openai"  #: or "text", as the Go router answers
+    drain_timeout: float = 30.0
+
+    # scraping
+    refresh_metrics_interval: float = 0.05
+    metrics_staleness_threshold: float = 2.0
+
+    # answers
+    emit_endpoint_scores: bool = False
+    disable_endpoint_subset_filter: bool = False
+
+    # telemetry
+    verbosity: int = 2  #: klog's -v; 4 and above log decisions
+    log_format: str = "json"  #: or "console"
+
+    warnings: tuple[str, ...] = ()  #: about the command line itself, to be logged at start

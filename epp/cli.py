@@ -257,7 +257,7 @@ def _bench(verbs: Any) -> None:
 
 
 def _run_bench(parsed: argparse.Namespace) -> int:
-    from epp import bench  # noqa: PLC0415
+    from epp.bench import run as bench  # noqa: PLC0415
 
     return bench.run(parsed)
 

@@ -1,0 +1,205 @@
+"""``epp bench``: every case in one run; prints a table, writes JSON, checks generous ceilings."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from epp import fleet
+from epp.bench.schedule import schedule
+from epp.gateway.render import GatewayOptions
+from epp.processes import running
+
+WARM_SECONDS = 1.5
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One load through one Envoy."""
+
+    name: str
+    mode: str  #: "lean", "stock", or "direct" for no picker at all
+    connections: int = 32
+    prompt_tokens: int = 900
+    chunks: int = 0  #: of the answer; 0 is one small JSON answer
+
+
+CASES = (
+    Case(name="small_direct", mode="direct"),
+    Case(name="small_lean", mode="lean"),
+    Case(name="small_stock", mode="stock"),
+    Case(name="stream100_lean", mode="lean", connections=16, chunks=100),
+    Case(name="stream100_stock", mode="stock", connections=16, chunks=100),
+    Case(name="prompt220k_direct", mode="direct", connections=20, prompt_tokens=55_000),
+    Case(name="prompt220k_lean", mode="lean", connections=20, prompt_tokens=55_000),
+)
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What one case cost. CPU is user + system time per request."""
+
+    picker_cpu_ms: float | None
+    envoy_cpu_ms: float | None
+    rps: float
+    p50_ms: float
+    p99_ms: float
+    requests: int
+    errors: int
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What the load client printed."""
+
+    requests: int
+    errors: int
+    rps: float
+    p50_ms: float
+    p99_ms: float
+
+
+CEILINGS = {
+    "small lean: picker CPU / Envoy CPU": 4.0,
+    "100-chunk stream lean: picker CPU / Envoy CPU": 1.0,
+    "100-chunk stream: picker CPU lean / stock": 0.5,
+    "220 KB: rate without / with picker": 20.0,
+    "1,000 endpoints x 8k tokens: p99 ms": 15.0,
+}
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Run the chosen cases; return 1 if an error or a gross regression was seen."""
+    console = Console()
+    chosen = set(filter(None, parsed.only.split(",")))
+    known = {case.name for case in CASES} | {"schedule_1000x8k"}
+    if unknown := chosen - known:
+        console.print(f"unknown cases: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
+        return 2
+    measured: dict[str, Measured] = {}
+    for case in CASES:
+        if not chosen or case.name in chosen:
+            console.print(f"{case.name} ...", highlight=False)
+            measured[case.name] = asyncio.run(_case(case, parsed.seconds))
+    if not chosen or "schedule_1000x8k" in chosen:
+        console.print("schedule_1000x8k ...", highlight=False)
+        measured["schedule_1000x8k"] = _schedule()
+    _print(console, measured)
+    output = Path(parsed.output)
+    before = json.loads(output.read_text()) if chosen and output.exists() else {}
+    fleet.dump({**before, **msgspec.to_builtins(measured)}, output)
+    wrong = _ratios(console, measured)
+    errors = sum(of.errors for of in measured.values())
+    if errors:
+        console.print(f"[red]{errors} requests failed[/red]")
+    return 1 if wrong or errors else 0
+
+
+def _schedule() -> Measured:
+    cpu_ms, rate, p50, p99, count = schedule(endpoints=1000, prompt_tokens=8192)
+    return Measured(cpu_ms, None, rate, p50, p99, count, 0)
+
+
+async def _case(case: Case, seconds: float) -> Measured:
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="epp-bench-")))
+        backend = await stack.enter_async_context(
+            running(
+                [sys.executable, "-m", "epp.bench.backend", "--chunks", str(case.chunks)],
+                folder / "backend.log",
+            )
+        )
+        endpoints = tuple(f"127.0.0.1:{port}" for port in json.loads(backend.first_line))
+        options = GatewayOptions(mode=case.mode, endpoints=endpoints, picker_tls=False)
+        picker_pid = None
+        if case.mode != "direct":
+            picker = await stack.enter_async_context(fleet.picker(endpoints, folder))
+            picker_pid = picker.child.pid
+            options = msgspec.structs.replace(
+                options, picker_host="127.0.0.1", picker_port=picker.ports.grpc
+            )
+        gateway = await stack.enter_async_context(fleet.gateway(options, folder))
+        await _load(case, gateway.port, WARM_SECONDS)
+        pids = [gateway.child.pid, *([picker_pid] if picker_pid else [])]
+        before = [fleet.cpu_seconds(pid) for pid in pids]
+        load = await _load(case, gateway.port, seconds)
+        used = [fleet.cpu_seconds(pid) - was for pid, was in zip(pids, before, strict=True)]
+        per_request = [seconds_used / max(load.requests, 1) * 1000 for seconds_used in used]
+        return Measured(
+            per_request[1] if picker_pid else None,
+            per_request[0],
+            load.rps,
+            load.p50_ms,
+            load.p99_ms,
+            load.requests,
+            load.errors,
+        )
+
+
+async def _load(case: Case, port: int, seconds: float) -> Load:
+    command = [
+        sys.executable, "-m", "epp.bench.load", f"--port={port}", f"--seconds={seconds}",
+        f"--connections={case.connections}", f"--prompt-tokens={case.prompt_tokens}",
+        *(["--streamed"] if case.chunks else []),
+    ]  # fmt: skip
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        async with asyncio.timeout(seconds + 60):
+            out, _ = await process.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    if process.returncode:
+        raise RuntimeError(f"the load client ended with status {process.returncode}")
+    return msgspec.json.decode(out, type=Load)
+
+
+def _print(console: Console, measured: dict[str, Measured]) -> None:
+    table = Table("case", "picker CPU", "Envoy CPU", "requests/s", "p50", "p99", "errors")
+    for name, of in measured.items():
+        table.add_row(
+            name,
+            "-" if of.picker_cpu_ms is None else f"{of.picker_cpu_ms:.3f} ms",
+            "-" if of.envoy_cpu_ms is None else f"{of.envoy_cpu_ms:.3f} ms",
+            f"{of.rps:,.0f}",
+            f"{of.p50_ms:.2f} ms",
+            f"{of.p99_ms:.2f} ms",
+            str(of.errors),
+        )
+    console.print(table)
+
+
+def _ratios(console: Console, measured: dict[str, Measured]) -> bool:
+    """Print the ratios that matter; say whether one is past its ceiling."""
+
+    def cpu(name: str, whose: str) -> float | None:
+        return getattr(measured[name], whose) if name in measured else None
+
+    def rate(name: str) -> float | None:
+        return measured[name].rps if name in measured else None
+
+    pairs = {
+        "small lean: picker CPU / Envoy CPU": (
+            cpu("small_lean", "picker_cpu_ms"), cpu("small_lean", "envoy_cpu_ms")),
+        "100-chunk stream lean: picker CPU / Envoy CPU": (
+            cpu("stream100_lean", "picker_cpu_ms"), cpu("stream100_lean", "envoy_cpu_ms")),
+        "100-chunk stream: picker CPU lean / stock": (
+            cpu("stream100_lean", "picker_cpu_ms"), cpu("stream100_stock", "picker_cpu_ms")),
+        "220 KB: rate without / with picker": (rate("prompt220k_direct"), rate("prompt220k_lean")),
+        "1,000 endpoints x 8k tokens: p99 ms": (
+            measured["schedule_1000x8k"].p99_ms if "schedule_1000x8k" in measured else None, 1.0),
+    }  # fmt: skip
+    wrong = False
+    for name, (above, below) in pairs.items():
+        if above is None or not below:
+            continue
+        value, ceiling = above / below, CEILINGS[name]
+        wrong = wrong or value > ceiling
+        console.print(f"{name}: {value:.3g}  (ceiling {ceiling:g})", highlight=False)
+    return wrong

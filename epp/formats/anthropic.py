@@ -1,0 +1,62 @@
+"""Anthropic's messages API, as vLLM and others serve it.
+
+**Source:** https://docs.anthropic.com/en/api/messages. ``messages/count_tokens`` takes the same
+body and generates nothing; its format is "count-tokens".
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+from msgspec import Raw
+
+from epp import plugin
+from epp.formats import prompt
+from epp.formats.prompt import ABSENT, HEAD, Canonical, Content, Message, Unreadable
+from epp.formats.reading import Body, Facts, PathParser, Reads, Scalar
+
+
+class _Messages(Body, gc=False):
+    messages: list[Message] | None = None
+    system: Content = None
+    tools: Raw = ABSENT
+    thinking: Raw = ABSENT
+    max_tokens: Scalar = None
+
+
+_body = msgspec.json.Decoder(_Messages).decode
+
+
+def messages(body: bytes) -> Facts:
+    """Read a messages request."""
+    asked = _body(body)
+    if not asked.messages:
+        raise Unreadable("no-prompt")
+    if len(asked.messages) > prompt.MAX_PIECES:
+        raise Unreadable("too-large")
+    canonical = Canonical(b"m")
+    canonical.raw(HEAD + b"h", asked.thinking)
+    canonical.raw(HEAD + b"t", asked.tools)
+    canonical.content(asked.system)
+    for message in asked.messages:
+        canonical.message(message)
+    key = canonical.done()
+    return asked.facts(
+        asked.max_tokens,
+        prompt=key,
+        tokens=prompt.count(key),
+        multimodal=canonical.multimodal,
+    )
+
+
+class AnthropicParser(PathParser):
+    """Reads Anthropic's messages."""
+
+    type: ClassVar[str] = "anthropic-parser"
+    stability: ClassVar[plugin.Stability] = "beta"
+
+    reads: ClassVar[Reads] = {
+        "messages": ("messages", messages),
+        "messages/count_tokens": ("count-tokens", messages),
+    }

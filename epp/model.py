@@ -117,6 +117,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     flow: str = ""  #: requests of one flow share one fair queue
     arrived_at: float = 0.0  #: seconds on `Clock.now()`
     prefix: Mapping[str, PrefixMatch] = {}  #: by the name of the producer that knows
+    session: str = ""  #: the client's session, from a header or cookie; "" if not told
+    peer: Endpoint | None = None  #: chosen for the other stage, while a later one is scheduled
 
     def match(self, producer: str = "") -> PrefixMatch | None:
         """Return what ``producer`` knows; '' asks the first configured one."""

@@ -42,12 +42,14 @@ class InFlightScorer:
     class Params(plugin.Params, frozen=True):
         full_scale_requests: Annotated[float, Meta(gt=0)] = 8.0
         """Requests above the least loaded endpoint at which the score reaches 0."""
+        relative: float = 1.0
         tokens_per_request: Annotated[float, Meta(gt=0)] = 8192.0
         """Uncached prompt tokens that are as much work as one request more."""
         prefix_match_info_producer_name: str = ""  #: whose match counts; "" for the first producer
 
     def __init__(self, params: Params, tools: plugin.Tools) -> None:
-        self._per_request = 1.0 / params.full_scale_requests
+        self._full_scale = params.full_scale_requests
+        self._relative = params.relative
         self._per_token = 1.0 / params.tokens_per_request
         self._producer = params.prefix_match_info_producer_name
         self._ledger = tools.ledger
@@ -56,7 +58,8 @@ class InFlightScorer:
         """See `plugin.Scorer.score`. O(len(endpoints))."""
         work, assigned = self._work(endpoints)
         self._spare_cached(work, request, endpoints)
-        least, per_request = min(work), self._per_request
+        least = min(work)
+        per_request = 1.0 / max(self._full_scale, least * self._relative)
         fewest = min(assigned)
         tie = TIE / ((max(assigned) - fewest) or 1)
         top = 1.0 - TIE

@@ -1,0 +1,223 @@
+"""``disagg-profile-handler``: encode, prefill and decode on different endpoints.
+
+The request goes to the decode endpoint. Its sidecar has the other stages run first on the
+endpoints that two headers name, `headers.PREFILLER` and `headers.ENCODERS`. Clients cannot set
+them: the session removes their copies.
+
+**Source:** parameters, order of stages and headers of llm-d's ``disagg-profile-handler``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from epp import headers, plugin
+from epp.errors import Saturated
+from epp.model import Endpoint, InferenceRequest, Pick
+
+Order = Literal["decode-first", "prefill-first"]
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of the blocks of `DisaggProfileHandler.Params`."""
+
+
+class ProfileNames(_Part, frozen=True):
+    decode: str = "decode"
+    prefill: str = "prefill"
+    encode: str = "encode"
+
+
+class DeciderNames(_Part, frozen=True):
+    """Names of plugins; "" never runs the stage elsewhere."""
+
+    prefill: str = ""
+    encode: str = ""
+
+
+class DisaggProfileHandler:
+    """Picks a decode endpoint, and others for the stages that its deciders send away.
+
+    If a stage finds no endpoint, or finds the decode endpoint itself, decode does it too.
+    While ``maxDecodeQueue`` requests wait at the decode endpoint, nothing is sent away: the
+    result would be freed before decode comes to read it (field problem B138: answers from freed
+    KV blocks, vllm-project/vllm#21570).
+    """
+
+    type: ClassVar[str] = "disagg-profile-handler"
+    stability: ClassVar[plugin.Stability] = "beta"
+
+    class Params(plugin.Params, frozen=True):
+        stage_order: Order = "decode-first"
+        profiles: ProfileNames | None = None
+        deciders: DeciderNames | None = None
+        max_decode_queue: Annotated[float, Meta(gt=0)] | None = 128.0
+        """Waiting requests, as last told; null sets no limit. Not in llm-d."""
+        # The older, flat spelling; not to be mixed with `profiles` and `deciders`.
+        decode_profile: str | None = None
+        prefill_profile: str | None = None
+        encode_profile: str | None = None
+        prefill_decider_plugin_name: str | None = None
+        encode_decider_plugin_name: str | None = None
+        decider_plugin_name: str | None = None  #: still older; the prefill decider
+
+    @staticmethod
+    def refs(params: Params) -> Sequence[str]:
+        """See `plugin.Referring.refs`."""
+        named = _deciders(params)
+        return [name for name in (named.prefill, named.encode) if name]
+
+    def __init__(self, params: Params, tools: plugin.Tools) -> None:
+        flat = [name for name in FLAT if getattr(params, name) is not None]
+        if flat and (params.profiles is not None or params.deciders is not None):
+            keys = ", ".join(_camel(name) for name in flat)
+            raise ValueError(f"{keys} cannot be mixed with profiles and deciders")
+        named = _deciders(params)
+        if params.stage_order == "prefill-first" and named.prefill:
+            raise ValueError(
+                f"stageOrder: prefill-first always prefills; remove the prefill decider "
+                f"{named.prefill!r}"
+            )
+        self._prefill_first = params.stage_order == "prefill-first"
+        self._profiles = _profiles(params)
+        self._prefill_decider = decider(named.prefill, tools)
+        self._encode_decider = decider(named.encode, tools)
+        self._max_decode_queue = params.max_decode_queue
+
+    def handle(self, request: InferenceRequest, profiles: plugin.Profiles) -> Pick:
+        """See `plugin.ProfileHandler.handle`.
+
+        Raises:
+            errors.Saturated: no decode endpoint is left.
+        """
+        if self._prefill_first:
+            return self._handle_prefill_first(request, profiles)
+        decode = profiles.run(self._profiles.decode, request).chosen
+        if self._too_long_a_queue(decode[0]):
+            return self._pick(decode, (), ())
+        encode: Sequence[Endpoint] = ()
+        if says_yes(self._encode_decider, request, decode[0]):
+            encode = elsewhere(self._profiles.encode, request, profiles, peer=decode[0])
+        prefill: Sequence[Endpoint] = ()
+        if says_yes(self._prefill_decider, request, decode[0]):
+            prefill = elsewhere(self._profiles.prefill, request, profiles, peer=decode[0])
+        return self._pick(decode, prefill, encode)
+
+    def _handle_prefill_first(self, request: InferenceRequest, profiles: plugin.Profiles) -> Pick:
+        prefill = elsewhere(self._profiles.prefill, request, profiles, peer=None)
+        peer = prefill[0] if prefill else None
+        encode: Sequence[Endpoint] = ()
+        if peer is not None and says_yes(self._encode_decider, request, peer):
+            encode = elsewhere(self._profiles.encode, request, profiles, peer=peer)
+        near = msgspec.structs.replace(request, peer=peer)
+        decode = profiles.run(self._profiles.decode, near).chosen
+        if self._too_long_a_queue(decode[0]):
+            return self._pick(decode, (), ())
+        return self._pick(decode, prefill, encode)
+
+    def _too_long_a_queue(self, decode: Endpoint) -> bool:
+        load, limit = decode.load, self._max_decode_queue
+        return (
+            limit is not None
+            and load is not None
+            and load.queued is not None
+            and load.queued >= limit
+        )
+
+    def _pick(
+        self, decode: tuple[Endpoint, ...], prefill: Sequence[Endpoint], encode: Sequence[Endpoint]
+    ) -> Pick:
+        return disaggregated(decode, prefill, encode, profile=self._profiles.decode)
+
+
+FLAT = (
+    "decode_profile",
+    "prefill_profile",
+    "encode_profile",
+    "prefill_decider_plugin_name",
+    "encode_decider_plugin_name",
+    "decider_plugin_name",
+)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _profiles(params: DisaggProfileHandler.Params) -> ProfileNames:
+    default = ProfileNames()
+    return params.profiles or ProfileNames(
+        decode=params.decode_profile or default.decode,
+        prefill=params.prefill_profile or default.prefill,
+        encode=params.encode_profile or default.encode,
+    )
+
+
+def _deciders(params: DisaggProfileHandler.Params) -> DeciderNames:
+    return params.deciders or DeciderNames(
+        prefill=params.prefill_decider_plugin_name or params.decider_plugin_name or "",
+        encode=params.encode_decider_plugin_name or "",
+    )
+
+
+def decider(name: str, tools: plugin.Tools) -> plugin.Decider | None:
+    """The decider of that name; None for "".
+
+    Raises:
+        ValueError: there is no plugin of that name, or it is no decider.
+    """
+    if not name:
+        return None
+    found = tools.plugins.get(name)
+    if not isinstance(found, plugin.Decider):
+        why = "is not configured" if found is None else f"is a {found.type}, not a decider"
+        raise ValueError(f"decider {name!r} {why}")  # noqa: TRY004 - a name in the file is wrong
+    return found
+
+
+def says_yes(who: plugin.Decider | None, request: InferenceRequest, endpoint: Endpoint) -> bool:
+    """What the decider says; no, if there is none."""
+    return who is not None and who.disaggregate(request, endpoint)
+
+
+def elsewhere(
+    profile: str, request: InferenceRequest, profiles: plugin.Profiles, *, peer: Endpoint | None
+) -> tuple[Endpoint, ...]:
+    """Run the profile of another stage; () if it is not configured or finds no endpoint."""
+    if profile not in profiles.names:
+        return ()
+    try:
+        return profiles.run(profile, msgspec.structs.replace(request, peer=peer)).chosen
+    except Saturated:
+        return ()
+
+
+def disaggregated(
+    decode: tuple[Endpoint, ...],
+    prefill: Sequence[Endpoint],
+    encode: Sequence[Endpoint],
+    *,
+    profile: str,
+) -> Pick:
+    """The pick that sends a request to ``decode`` and names the others in headers.
+
+    Each endpoint is named with its own port, IPv6 in brackets (field problem B132: prefill
+    header with the decode port, llm-d/llm-d-router PR 329).
+    """
+    extra: dict[str, str] = {}
+    prefiller = prefill[0] if prefill and prefill[0].id != decode[0].id else None
+    if prefiller is not None:
+        extra[headers.PREFILLER] = prefiller.address
+    if encoders := [endpoint.address for endpoint in encode if endpoint.id != decode[0].id]:
+        extra[headers.ENCODERS] = ",".join(encoders)
+    return Pick(
+        endpoints=decode,
+        headers=extra,
+        prefill=prefiller,
+        profile=profile,
+    )

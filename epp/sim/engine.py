@@ -1,0 +1,416 @@
+"""One model server in virtual time: queue, batch, KV blocks and step durations; pure.
+
+Requests go in with `Engine.submit` and `Engine.abort`; `Engine.begin` plans a step and says how
+long it takes, `Engine.complete` applies it and says what came out. Time is whatever the caller
+says; the engine never asks. The same engine serves HTTP (`epp.sim.server`) and simulated fleets.
+
+**Source:** the scheduler of vLLM V1 (vllm/v1/core/sched/scheduler.py): each step has a budget of
+tokens. Running sequences come first, in order of admission, with one token each when they decode
+and a chunk of their prompt when they do not; at most one is within its prompt and it is the last,
+so decodes always go first. Then waiting requests are admitted first come, first served, while there
+are places, budget, and blocks for the whole sequence. When a running sequence finds no block, the one
+admitted last is preempted: its blocks are freed and it is computed again, from the front of the
+queue. A cached prefix never covers the last token: at least one token is computed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from epp.sim.cache import BlockCache
+from epp.sim.profiles import Timing
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One sequence to compute, as numbers only."""
+
+    id: str  #: unique among the requests in the engine
+    prompt_tokens: int  #: >= 1
+    output_tokens: int  #: tokens it will make; 0 for an embedding
+    blocks: Sequence[int] = ()
+    """Hashes of the full blocks of prompt and output, in order; blocks without are not shared."""
+    adapter: str = ""  #: LoRA adapter; "" is the base model
+    reason: str = "length"  #: why it ends after ``output_tokens``: "length" or "stop"
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What an engine is started with."""
+
+    timing: Timing
+    kv_blocks: int  #: one of them is kept back, as in vLLM, and never used
+    block_tokens: int = 16
+    max_num_seqs: int = 256  #: sequences in the batch
+    max_num_batched_tokens: int = 8192  #: token budget of a step
+    max_adapters: int = 4  #: different adapters in the batch
+    prefix_caching: bool = True
+    jitter: float = 0.0  #: standard deviation of a step's duration, as a fraction of it
+    journal: bool = False  #: keep hashes of blocks stored and removed in `Engine.cache`
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """The whole story of a request. Times are the caller's seconds; None means never reached."""
+
+    id: str
+    reason: str  #: "length", "stop" or "abort"
+    prompt_tokens: int
+    output_tokens: int  #: tokens made
+    cached_tokens: int  #: prompt tokens not computed, at the first admission
+    preemptions: int
+    arrived_at: float
+    admitted_at: float | None
+    first_token_at: float | None
+    ended_at: float
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """What one step did, as seen at its end."""
+
+    at: float  #: when it ended
+    duration: float  #: seconds
+    batched_tokens: int  #: tokens computed
+    emitted: Sequence[str]  #: ids of the requests that got one more token
+    finished: Sequence[Finished]  #: their last token, if any, is in ``emitted`` too
+    first_token_seconds: Sequence[float]  #: arrival to first token, of those that got their first
+    token_gap_seconds: Sequence[float]  #: since the token before, of the others
+
+
+class Totals(msgspec.Struct):
+    """Counts since the start."""
+
+    prompt_tokens: int = 0  #: of requests whose prompt was computed
+    computed_tokens: int = 0  #: part of them not found in the cache
+    output_tokens: int = 0
+    queried_tokens: int = 0  #: tokens looked up in the cache, at first admissions
+    hit_tokens: int = 0  #: and found
+    preemptions: int = 0
+
+
+class _Sequence:
+    """A request under way."""
+
+    __slots__ = (
+        "admitted_at",
+        "arrived_at",
+        "blocks",
+        "cached",
+        "computed",
+        "emitted",
+        "first_at",
+        "held",
+        "last_at",
+        "preemptions",
+        "request",
+        "running",
+        "sealed",
+        "share",
+    )
+
+    def __init__(self, request: Request, at: float) -> None:
+        self.request = request
+        self.arrived_at = at
+        self.admitted_at: float | None = None
+        self.first_at: float | None = None
+        self.last_at = at
+        self.computed = 0  #: leading tokens whose KV is there
+        self.emitted = 0  #: output tokens
+        self.cached = 0
+        self.preemptions = 0
+        self.running = False
+        self.blocks = 0  #: blocks in use
+        self.held: list[int] = []  #: those of them known by hash
+        self.sealed = 0  #: full blocks already looked at
+        self.share = 0  #: tokens in the step under way
+
+    @property
+    def tokens(self) -> int:
+        return self.request.prompt_tokens + self.emitted
+
+
+class Engine:
+    """One model server. Deterministic: same calls, same seed, same results."""
+
+    def __init__(self, config: Config, seed: int = 0) -> None:
+        self.config = config
+        self.cache = BlockCache(config.kv_blocks - 1, journal=config.journal)
+        self.totals = Totals()
+        self.deferred = 0  #: requests passed over in the last step: no room for their adapter
+        self._random = random.Random(seed)
+        self._sequences: dict[str, _Sequence] = {}
+        self._waiting: deque[_Sequence] = deque()
+        self._running: list[_Sequence] = []
+        self._batch: list[_Sequence] = []  #: the step under way
+        self._duration = 0.0
+
+    # --- events in -------------------------------------------------------------------
+
+    def submit(self, request: Request, at: float) -> None:
+        """Queue a request.
+
+        Raises:
+            ValueError: it can never fit in the KV cache, or its id is in use, or it is empty.
+        """
+        if request.id in self._sequences:
+            raise ValueError(f"request id {request.id!r} is in use")
+        if request.prompt_tokens < 1 or request.output_tokens < 0:
+            counts = f"{request.prompt_tokens} and {request.output_tokens}"
+            raise ValueError(f"prompt tokens must be >= 1, output tokens >= 0: {counts}")
+        needed = self._blocks_for(request.prompt_tokens + request.output_tokens)
+        if needed > self.cache.capacity:
+            raise ValueError(f"needs {needed} KV blocks of {self.cache.capacity}")
+        sequence = _Sequence(request, at)
+        self._sequences[request.id] = sequence
+        self._waiting.append(sequence)
+
+    def abort(self, request_id: str, at: float) -> Finished | None:
+        """Drop a request, wherever it is; None if it is not here."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is None:
+            return None
+        if sequence.running:
+            self._running.remove(sequence)
+            self._free(sequence)
+        else:
+            self._waiting.remove(sequence)
+        sequence.share = 0
+        return self._story(sequence, "abort", at)
+
+    # --- instructions out --------------------------------------------------------------
+
+    def begin(self, at: float) -> float | None:
+        """Plan a step that starts at ``at``; return its seconds, None if there is nothing to do.
+
+        Requests that arrive before `complete` is called wait for the next step.
+        """
+        self._batch = []
+        budget, preempted = self._plan_running()
+        if not preempted:
+            self._admit(budget, at)
+        if not self._batch:
+            return None
+        self._duration = self._cost()
+        return self._duration
+
+    def complete(self, at: float) -> StepResult:
+        """Apply the step that ends at ``at``; an empty result if none is under way."""
+        emitted: list[str] = []
+        finished: list[Finished] = []
+        firsts: list[float] = []
+        gaps: list[float] = []
+        batched = 0
+        for sequence in self._batch:
+            share, sequence.share = sequence.share, 0
+            if not share:
+                continue  # aborted meanwhile
+            batched += share
+            sequence.computed += share
+            self._seal(sequence)
+            if sequence.computed < sequence.tokens:
+                continue
+            if sequence.request.output_tokens:
+                emitted.append(sequence.request.id)
+                self._emit(sequence, at, firsts, gaps)
+            if sequence.emitted >= sequence.request.output_tokens:
+                finished.append(self._finish(sequence, at))
+        duration, self._duration = self._duration, 0.0
+        self._batch = []
+        return StepResult(at, duration, batched, emitted, finished, firsts, gaps)
+
+    def step(self, at: float) -> StepResult | None:
+        """Run one whole step that starts at ``at``; None if there is nothing to do."""
+        duration = self.begin(at)
+        return None if duration is None else self.complete(at + duration)
+
+    # --- what it looks like from outside -------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        """Requests in the batch."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are not in the batch."""
+        return len(self._waiting)
+
+    @property
+    def kv_usage(self) -> float:
+        """Fraction of KV blocks in use, 0.0 to 1.0."""
+        return self.cache.used / self.cache.capacity
+
+    def running_adapters(self) -> set[str]:
+        """Names of the adapters in the batch."""
+        return {s.request.adapter for s in self._running if s.request.adapter}
+
+    def ids(self) -> tuple[str, ...]:
+        """Ids of all requests here."""
+        return tuple(self._sequences)
+
+    # --- one step ------------------------------------------------------------------------
+
+    def _plan_running(self) -> tuple[int, bool]:
+        """Give running sequences their share; return the budget left, and if one was preempted."""
+        budget, preempted = self.config.max_num_batched_tokens, False
+        position = 0
+        while position < len(self._running) and budget > 0:
+            sequence = self._running[position]
+            share = min(sequence.tokens - sequence.computed, budget)
+            while not self._grow(sequence, sequence.computed + share):
+                preempted = True
+                victim = self._running[-1]
+                self._preempt(victim)
+                if victim is sequence:
+                    return budget, preempted
+            self._batch_up(sequence, share)
+            budget -= share
+            position += 1
+        return budget, preempted
+
+    def _admit(self, budget: int, at: float) -> None:
+        """Take waiting requests into the batch, first come, first served."""
+        config, passed_over = self.config, []
+        adapters = self.running_adapters()
+        while self._waiting and budget > 0 and len(self._running) < config.max_num_seqs:
+            sequence = self._waiting[0]
+            adapter = sequence.request.adapter
+            if adapter and adapter not in adapters and len(adapters) >= config.max_adapters:
+                passed_over.append(self._waiting.popleft())
+                continue
+            hits = self._hits(sequence)
+            if not self.cache.fits(hits, self._blocks_for(sequence.tokens) - len(hits)):
+                break
+            self._waiting.popleft()
+            if adapter:
+                adapters.add(adapter)
+            budget -= self._start(sequence, hits, budget, at)
+        self._waiting.extendleft(reversed(passed_over))
+        self.deferred = len(passed_over)
+
+    def _hits(self, sequence: _Sequence) -> Sequence[int]:
+        """Return the leading blocks of ``sequence`` that are cached, never the last token's."""
+        if not self.config.prefix_caching:
+            return ()
+        blocks = sequence.request.blocks
+        limit = (sequence.tokens - 1) // self.config.block_tokens
+        return blocks[: self.cache.match(blocks, limit)]
+
+    def _start(self, sequence: _Sequence, hits: Sequence[int], budget: int, at: float) -> int:
+        """Put a waiting sequence into the batch; return its share of the budget."""
+        self.cache.hold(hits)
+        sequence.held = list(hits)
+        sequence.blocks = sequence.sealed = len(hits)
+        sequence.computed = len(hits) * self.config.block_tokens
+        if sequence.admitted_at is None:
+            sequence.admitted_at = at
+            sequence.cached = sequence.computed
+            self.totals.queried_tokens += sequence.tokens
+            self.totals.hit_tokens += sequence.computed
+        share = min(sequence.tokens - sequence.computed, budget)
+        self._grow(sequence, sequence.computed + share)
+        sequence.running = True
+        self._running.append(sequence)
+        self._batch_up(sequence, share)
+        return share
+
+    def _batch_up(self, sequence: _Sequence, share: int) -> None:
+        sequence.share = share
+        self._batch.append(sequence)
+
+    def _preempt(self, sequence: _Sequence) -> None:
+        """Free the last of the batch and put it in front of the queue, to be computed again."""
+        self._running.pop()
+        self._free(sequence)
+        sequence.computed = 0
+        sequence.preemptions += 1
+        self.totals.preemptions += 1
+        self._waiting.appendleft(sequence)
+
+    def _cost(self) -> float:
+        """Seconds that the planned step takes."""
+        decodes = context = prefill = 0
+        attention = 0.0
+        for sequence in self._batch:
+            if sequence.share == 1 and sequence.emitted:
+                decodes += 1
+                context += sequence.tokens
+            else:
+                prefill += sequence.share
+                attention += sequence.share * (sequence.computed + sequence.share / 2)
+        seconds = self.config.timing.step_seconds(
+            decodes=decodes, context=context, prefill=prefill, attention=attention
+        )
+        if self.config.jitter:
+            seconds *= max(1.0 + self._random.gauss(0.0, self.config.jitter), 0.1)
+        return seconds
+
+    def _emit(self, sequence: _Sequence, at: float, firsts: list[float], gaps: list[float]) -> None:
+        sequence.emitted += 1
+        self.totals.output_tokens += 1
+        if sequence.first_at is None:
+            sequence.first_at = at
+            firsts.append(at - sequence.arrived_at)
+            self._count_prompt(sequence)
+        else:
+            gaps.append(at - sequence.last_at)
+        sequence.last_at = at
+
+    def _count_prompt(self, sequence: _Sequence) -> None:
+        self.totals.prompt_tokens += sequence.request.prompt_tokens
+        self.totals.computed_tokens += sequence.request.prompt_tokens - sequence.cached
+
+    def _finish(self, sequence: _Sequence, at: float) -> Finished:
+        if sequence.first_at is None:
+            self._count_prompt(sequence)
+        self._running.remove(sequence)
+        self._free(sequence)
+        del self._sequences[sequence.request.id]
+        return self._story(sequence, sequence.request.reason, at)
+
+    def _story(self, sequence: _Sequence, reason: str, at: float) -> Finished:
+        return Finished(
+            sequence.request.id,
+            reason,
+            sequence.request.prompt_tokens,
+            sequence.emitted,
+            sequence.cached,
+            sequence.preemptions,
+            sequence.arrived_at,
+            sequence.admitted_at,
+            sequence.first_at,
+            at,
+        )
+
+    # --- blocks ----------------------------------------------------------------------------
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.config.block_tokens)
+
+    def _grow(self, sequence: _Sequence, tokens: int) -> bool:
+        """Take blocks until ``tokens`` fit; False if there are not enough."""
+        missing = self._blocks_for(tokens) - sequence.blocks
+        if missing <= 0:
+            return True
+        if not self.cache.take(missing):
+            return False
+        sequence.blocks += missing
+        return True
+
+    def _seal(self, sequence: _Sequence) -> None:
+        """Make the blocks that became full known by their hash."""
+        full = min(sequence.computed // self.config.block_tokens, len(sequence.request.blocks))
+        if not self.config.prefix_caching:
+            return
+        for position in range(sequence.sealed, full):
+            block = sequence.request.blocks[position]
+            if self.cache.seal(block):
+                sequence.held.append(block)
+        sequence.sealed = max(sequence.sealed, full)
+
+    def _free(self, sequence: _Sequence) -> None:
+        self.cache.release(sequence.held, sequence.blocks - len(sequence.held))
+        sequence.held = []
+        sequence.blocks = sequence.sealed = 0
+        sequence.running = False

@@ -1,0 +1,71 @@
+"""Everything a simulated model server is started with."""
+
+from __future__ import annotations
+
+import msgspec
+
+from epp.errors import ConfigError
+from epp.sim import profiles
+from epp.sim.engine import Config
+
+
+class EngineOptions(msgspec.Struct, frozen=True):
+    """Options of `epp engine`, named as vLLM's flags where it has them."""
+
+    host: str = "127.0.0.1"
+    port: int = 0  #: 0 takes a free one
+    name: str = "engine"  #: sent back in the response header ``x-engine-name``
+    models: tuple[str, ...] = ("sim",)  #: served names; the first labels the metrics
+    adapters: tuple[str, ...] = ()  #: LoRA adapters served too
+    max_adapters: int = 4  #: adapters in one batch
+    block_size: int = 16  #: tokens per KV block
+    kv_blocks: int | None = None  #: None takes the profile's capacity
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    max_model_len: int = 131_072  #: tokens; lowered to what the KV cache holds
+    max_num_queued_reqs: int | None = None  #: more get 503; None is unbounded
+    profile: str = profiles.DEFAULT
+    speed: float = 1.0  #: > 1 runs faster than life
+    jitter: float = 0.0  #: standard deviation of step times, as a fraction
+    seed: int = 0
+    shutdown_timeout: float = 0.0  #: seconds to finish what is under way on SIGTERM; 0 aborts it
+    prompt_tokens_details: bool = True  #: tell ``cached_tokens`` in usage
+    max_body_bytes: int = 64 * 1024 * 1024
+    fail_rate: float = 0.0  #: fraction of inference requests answered 500; for tests of routers
+    hang_metrics: bool = False  #: ``/metrics`` never answers; for tests of routers
+
+    def config(self) -> Config:
+        """Return the engine's configuration.
+
+        Raises:
+            ConfigError: an option is out of range; the message names it.
+        """
+        self._check()
+        profile = profiles.by_name(self.profile)
+        return Config(
+            timing=profile.timing(),
+            kv_blocks=self.kv_blocks or profile.kv_tokens // self.block_size,
+            block_tokens=self.block_size,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_adapters=self.max_adapters,
+            jitter=self.jitter,
+        )
+
+    def _check(self) -> None:
+        if not self.models:
+            raise ConfigError("an engine needs at least one model name")
+        least = {
+            "block_size": self.block_size,
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "max_model_len": self.max_model_len,
+            "kv_blocks": 2 if self.kv_blocks is None else self.kv_blocks - 1,
+        }
+        for field, value in least.items():
+            if value < 1:
+                raise ConfigError(f"engine option {field} is too small: {getattr(self, field)}")
+        if self.speed <= 0:
+            raise ConfigError(f"engine option speed must be > 0, not {self.speed}")
+        if not 0.0 <= self.fail_rate <= 1.0:
+            raise ConfigError(f"engine option fail_rate must be within 0..1, not {self.fail_rate}")

@@ -51,7 +51,11 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``epp``; return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version"):
+    if (
+        arguments
+        and arguments[0].startswith("-")
+        and arguments[0] not in ("-h", "--help", "--version")
+    ):
         arguments.insert(0, "serve")  # the Go picker's image is started with flags alone
     parser = _parser()
     parsed = parser.parse_args(_kebab(arguments) if arguments[:1] == ["serve"] else arguments)

@@ -72,9 +72,7 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def picker(
-    endpoints: Sequence[str], folder: Path, *arguments: str
-) -> AsyncIterator[Picker]:
+async def picker(endpoints: Sequence[str], folder: Path, *arguments: str) -> AsyncIterator[Picker]:
     """Run ``epp serve`` over ``endpoints`` (``host:port`` each), ready to be asked."""
     command = epp(
         "serve", "--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0",

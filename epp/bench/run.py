@@ -80,7 +80,9 @@ def run(parsed: argparse.Namespace) -> int:
     chosen = set(filter(None, parsed.only.split(",")))
     known = {case.name for case in CASES} | {"schedule_1000x8k"}
     if unknown := chosen - known:
-        console.print(f"unknown cases: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
+        console.print(
+            f"unknown cases: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}"
+        )
         return 2
     measured: dict[str, Measured] = {}
     for case in CASES:

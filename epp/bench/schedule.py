@@ -39,9 +39,7 @@ def schedule(*, endpoints: int, prompt_tokens: int) -> tuple[float, float, float
     return asyncio.run(_time(router, arrivals))
 
 
-async def _time(
-    router: Router, arrivals: list[Arrival]
-) -> tuple[float, float, float, float, int]:
+async def _time(router: Router, arrivals: list[Arrival]) -> tuple[float, float, float, float, int]:
     took: list[float] = []
     open_exchanges = []
     cpu = time.process_time()

@@ -88,9 +88,7 @@ async def _converse(
         messages.append({"role": "assistant", "content": answer})
 
 
-async def _ask(
-    http: aiohttp.ClientSession, url: str, body: dict[str, Any]
-) -> tuple[Sample, str]:
+async def _ask(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> tuple[Sample, str]:
     began = time.monotonic()
     first: float | None = None
     answer: list[str] = []

@@ -70,7 +70,7 @@ def text(draw: random.Random, tokens: int) -> str:
     size = tokens * 4
     words: list[str] = []
     length = 0
-    while length < size:
+    while length <= size:
         word = draw.choice(WORDS)
         words.append(word)
         length += len(word) + 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from epp.formats import multipart
 from epp.formats.anthropic import AnthropicParser
 from epp.formats.generate import SglangHttpParser, VllmHttpParser
 from epp.formats.openai import OpenAIParser
@@ -53,14 +54,15 @@ class FormatSet:
     def parse(self, arrival: Arrival, now: float) -> InferenceRequest:
         """See `pipeline.Formats.parse`."""
         path = path_of(arrival)
+        if multipart.is_multipart(arrival):
+            return multipart.parse(arrival, path, now)
         parser = self._parser_for(path) if len(path) <= 256 else self._find(path)
-        return parser.parse(arrival, path.rstrip("/") or "/", now)
+        return parser.parse(arrival, path, now)
 
     def _find(self, path: str) -> Parser:
-        bare = path.rstrip("/")
         best, longest = _PASSTHROUGH, 0
         for parser in self._parsers:
-            length = parser.claims(bare)
+            length = parser.claims(path)
             if length > longest:
                 best, longest = parser, length
         return best

@@ -28,7 +28,7 @@ class _Messages(Body, gc=False):
 _body = msgspec.json.Decoder(_Messages).decode
 
 
-def messages(body: bytes) -> Facts:
+def messages(body: bytes | memoryview) -> Facts:
     """Read a messages request."""
     asked = _body(body)
     if not asked.messages:

@@ -54,7 +54,7 @@ _generate_body = msgspec.json.Decoder(_Generate).decode
 _sglang_body = msgspec.json.Decoder(_SGLang).decode
 
 
-def generate(body: bytes) -> Facts:
+def generate(body: bytes | memoryview) -> Facts:
     """Read vLLM's generate request: token ids, and the hashes of what images they stand for."""
     asked = _generate_body(body)
     if not asked.token_ids:
@@ -84,7 +84,7 @@ def _with_features(ids: bytes, features: _Features) -> bytes:
     return bytes(packed)
 
 
-def sglang(body: bytes) -> Facts:
+def sglang(body: bytes | memoryview) -> Facts:
     """Read SGLang's generate request; ``extra_key`` salts, ``lora_path`` names the adapter."""
     asked = _sglang_body(body)
     prompts = asked.text if asked.input_ids is None else asked.input_ids

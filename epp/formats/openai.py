@@ -64,14 +64,14 @@ _item = msgspec.json.Decoder(_Item).decode
 _embeddings_body = msgspec.json.Decoder(_Embeddings).decode
 
 
-def completions(body: bytes) -> Facts:
+def completions(body: bytes | memoryview) -> Facts:
     """Read a completion request; image generation has the same field."""
     asked = _completions_body(body)
     key, tokens = prompt.first_of(b"p", asked.prompt)
     return asked.facts(asked.max_tokens, prompt=key, tokens=tokens, multimodal=False)
 
 
-def chat(body: bytes) -> Facts:
+def chat(body: bytes | memoryview) -> Facts:
     """Read a chat completion request."""
     asked = _chat_body(body)
     if not asked.messages:
@@ -93,7 +93,7 @@ def chat(body: bytes) -> Facts:
     return asked.facts(limit, prompt=key, tokens=prompt.count(key), multimodal=canonical.multimodal)
 
 
-def responses(body: bytes) -> Facts:
+def responses(body: bytes | memoryview) -> Facts:
     """Read a request of the responses API, or a conversation's items."""
     asked = _responses_body(body)
     items = asked.items if asked.input is None else asked.input
@@ -133,7 +133,7 @@ def _add_item(canonical: Canonical, raw: Raw) -> None:
         canonical.raw(prompt.OTHER, raw)
 
 
-def embeddings(body: bytes) -> Facts:
+def embeddings(body: bytes | memoryview) -> Facts:
     """Read an embedding request; vLLM also takes a conversation."""
     asked = _embeddings_body(body)
     if asked.input is None and asked.messages:

@@ -18,11 +18,11 @@ size is not told, are the estimates of llm-d-router's ``token-producer``.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 import msgspec
-import numpy as np
 from msgspec import Raw
 from xxhash import xxh3_64_hexdigest
 
@@ -214,8 +214,8 @@ def pack(ids: Sequence[int]) -> bytes:
         Unreadable: one of them is no uint32.
     """
     try:
-        return np.array(ids, dtype="<u4").tobytes()
-    except (OverflowError, ValueError) as error:
+        return struct.pack(f"<{len(ids)}I", *ids)
+    except struct.error as error:
         raise Unreadable("bad-shape") from error
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -44,7 +44,8 @@ class Parser(Protocol):
         ...
 
 
-Reads = Mapping[str, tuple[str, Callable[[bytes], "Facts"]]]
+Decode = Callable[[bytes | memoryview], "Facts"]
+Reads = Mapping[str, tuple[str, Decode]]
 """By the suffix of the path, without its first slash: the format's name and its reader."""
 
 
@@ -63,14 +64,14 @@ class PathParser:
 
     def claims(self, path: str) -> int:
         """See `Parser.claims`."""
-        return suffix_length(path, self.reads)
+        return len(longest_suffix(path, self.reads))
 
     def parse(self, arrival: Arrival, path: str, now: float) -> InferenceRequest:
         """See `Parser.parse`."""
-        length = suffix_length(path, self.reads)
-        if not length:
+        suffix = longest_suffix(path, self.reads)
+        if not suffix:
             return opaque(arrival, path, now, "no-parser")
-        format, decode = self.reads[path[-length:]]
+        format, decode = self.reads[suffix]
         return read_json(arrival, path, now, format, decode)
 
 
@@ -139,14 +140,11 @@ def whole(*values: Scalar) -> int | None:
     return None
 
 
-def suffix_length(path: str, suffixes: Mapping[str, object]) -> int:
-    """Return the length of the longest of ``suffixes`` that ends ``path`` at a segment."""
-    at = path.find("/")
-    while at >= 0:
-        if path[at + 1 :] in suffixes:
-            return len(path) - at - 1
-        at = path.find("/", at + 1)
-    return len(path) if path in suffixes else 0
+def longest_suffix(path: str, suffixes: Collection[str]) -> str:
+    """Return the longest of ``suffixes`` that ends ``path`` at a segment; '' if none does."""
+    bare = path.rstrip("/")
+    claimed = (s for s in suffixes if bare.endswith(s) and ("/" + bare).endswith("/" + s))
+    return max(claimed, key=len, default="")
 
 
 def opaque(
@@ -167,7 +165,7 @@ def opaque(
 
 
 def read_json(
-    arrival: Arrival, path: str, now: float, format: str, decode: Callable[[bytes], Facts]
+    arrival: Arrival, path: str, now: float, format: str, decode: Decode
 ) -> InferenceRequest:
     """Read a JSON body with ``decode``, which may raise `Unreadable` or a msgspec error.
 
@@ -180,7 +178,7 @@ def read_json(
     body = arrival.body
     try:
         try:
-            facts = decode(body[3:] if body.startswith(codecs.BOM_UTF8) else body)
+            facts = decode(without_bom(body))
         except (msgspec.ValidationError, Unreadable) as error:
             facts = _outlined(body, error)
     except msgspec.DecodeError as error:
@@ -222,6 +220,11 @@ def why_not_json(arrival: Arrival) -> str:
     return ""
 
 
+def without_bom(body: bytes) -> bytes | memoryview:
+    """Return the body without a UTF-8 byte order mark, not copied."""
+    return memoryview(body)[3:] if body.startswith(codecs.BOM_UTF8) else body
+
+
 def content_type(headers: Mapping[str, str]) -> tuple[str, str]:
     """Return media type and charset, both in lower case and '' if not told."""
     value = headers.get("content-type", "")
@@ -236,7 +239,7 @@ def _outlined(body: bytes, error: Exception) -> Facts:
     """Read what little a body of the wrong shape tells."""
     word = str(error) if isinstance(error, Unreadable) else "bad-shape"
     try:
-        outline = _outline(body[3:] if body.startswith(codecs.BOM_UTF8) else body)
+        outline = _outline(without_bom(body))
     except msgspec.ValidationError:
         return Facts("", unread="not-an-object")
     try:

@@ -30,7 +30,7 @@ class _Pairs(Body, gc=False):
 _body = msgspec.json.Decoder(_Pairs).decode
 
 
-def pairs(body: bytes) -> Facts:
+def pairs(body: bytes | memoryview) -> Facts:
     """Read a query and its documents, or two texts to compare."""
     asked = _body(body)
     queries = next((t for t in (asked.query, asked.text_1, asked.queries) if t), None)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import epp
+from epp.arguments import truth
 from epp.config.units import parse_duration, parse_quantity
 from epp.options import ServeOptions
 
@@ -271,15 +272,7 @@ def _run_bench(parsed: argparse.Namespace) -> int:
 
 def _boolean(group: Any, flag: str, *, default: bool, help: str) -> None:
     """Add a Go-style boolean: ``--flag``, ``--flag=false``."""
-    group.add_argument(flag, type=_truth, nargs="?", const=True, default=default, help=help)
-
-
-def _truth(text: str) -> bool:
-    if text.lower() in ("true", "t", "1"):
-        return True
-    if text.lower() in ("false", "f", "0"):
-        return False
-    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    group.add_argument(flag, type=truth, nargs="?", const=True, default=default, help=help)
 
 
 def _port(text: str) -> int:

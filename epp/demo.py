@@ -26,7 +26,7 @@ from epp.traffic.figures import Figures, Sample, by_engine, figures
 from epp.traffic.workload import Session, Workload, sessions
 
 MODEL = "demo"
-ENGINE = ("--model=demo", "--speed=1")
+ENGINE = ("--models=demo", "--speed=1")
 LIMIT_SECONDS = 240.0  #: the whole demo never takes longer
 
 

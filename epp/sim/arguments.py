@@ -1,0 +1,46 @@
+"""The flags of ``epp engine``."""
+
+from __future__ import annotations
+
+import argparse
+
+from epp.arguments import add_options, read_options
+from epp.sim import profiles
+from epp.sim.options import EngineOptions
+
+HELPS = {
+    "host": "address to listen on",
+    "port": "0 takes a free one; it is printed at start",
+    "name": "sent back in the header x-engine-name",
+    "models": "served model names; the first labels the metrics",
+    "adapters": "LoRA adapters served too",
+    "max_adapters": "adapters in one batch",
+    "block_size": "tokens per KV block",
+    "kv_blocks": "KV blocks; by default what the profile's GPU holds",
+    "max_num_seqs": "requests in one batch",
+    "max_num_batched_tokens": "tokens in one step",
+    "max_model_len": "longest request in tokens",
+    "max_num_queued_reqs": "more get 503; unbounded by default",
+    "profile": "latency model: " + ", ".join(sorted(profiles.PROFILES)),
+    "speed": "greater than 1 runs faster than life",
+    "jitter": "standard deviation of step times, as a fraction",
+    "seed": "same seed, same answers",
+    "shutdown_timeout": "seconds to finish what is under way on SIGTERM; 0 aborts it",
+    "prompt_tokens_details": "tell cached_tokens in usage",
+    "max_body_bytes": "longest request body",
+    "fail_rate": "fraction of requests answered 500, to test routers",
+    "hang_metrics": "/metrics never answers, to test routers",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    add_options(parser, EngineOptions, HELPS)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Run an engine until it is told to stop."""
+    from epp.sim import server  # noqa: PLC0415 - the HTTP server is only needed here
+
+    server.run(read_options(parsed, EngineOptions))
+    return 0

@@ -9,7 +9,7 @@ import msgspec
 
 from epp.flow.gate import Gate
 from epp.model import Arrival, InferenceRequest
-from epp.plugin import Admitter, Enricher, Observer, Screener
+from epp.plugin import Admitter, Enricher, Observer, Preparer, Screener
 from epp.rules import Rules
 from epp.schedule.scheduler import Scheduler
 
@@ -38,3 +38,4 @@ class Pipeline(msgspec.Struct, frozen=True):
     scheduler: Scheduler
     observers: tuple[Observer, ...]
     plugins: Mapping[str, Any] = {}  #: every plugin instance by its configured name
+    preparers: tuple[Preparer, ...] = ()  #: run first, before the gate

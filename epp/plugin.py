@@ -108,6 +108,15 @@ class ProfileHandler(Protocol):
 
 
 @runtime_checkable
+class Preparer(Protocol):
+    """Adds a fact that admission needs, from what the request itself says."""
+
+    def prepare(self, request: InferenceRequest) -> InferenceRequest:
+        """Return the request with the fact filled in."""
+        ...
+
+
+@runtime_checkable
 class Enricher(Protocol):
     """Adds a fact to a request before it is scheduled."""
 

@@ -46,6 +46,8 @@ class Router:
         line = self.pipeline  # read once: a reload never splits a request
 
         request = line.rules.apply(line.formats.parse(arrival, self._clock.now()))
+        for preparer in line.preparers:
+            request = preparer.prepare(request)
         if line.gate.must_wait(request, lambda: self._allowed(arrival)):
             await line.gate.wait(request)
         endpoints = self._allowed(arrival)

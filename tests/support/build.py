@@ -11,7 +11,6 @@ from epp.model import CacheInfo, Endpoint, EndpointId, InferenceRequest, Load, L
 from epp.plugin import Tools
 
 
-
 def load(
     *,
     at: float = 0.0,
@@ -64,8 +63,16 @@ def pick(*names: str) -> Pick:
 
 
 def tools(
-    *, now: float = 0.0, seed: int = 0, clock: Clock | None = None, ledger: Ledger | None = None
+    *,
+    now: float = 0.0,
+    seed: int = 0,
+    clock: Clock | None = None,
+    ledger: Ledger | None = None,
+    plugins: Mapping[str, object] | None = None,
 ) -> Tools:
     return Tools(
-        clock=clock or ManualClock(now), random=random.Random(seed), ledger=ledger or Ledger()
+        clock=clock or ManualClock(now),
+        random=random.Random(seed),
+        ledger=ledger or Ledger(),
+        plugins=plugins or {},
     )

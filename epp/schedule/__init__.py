@@ -4,7 +4,7 @@ DEFAULT_WEIGHTS: tuple[tuple[str, float], ...] = (
     ("queue-scorer", 2.0),
     ("kv-cache-utilization-scorer", 2.0),
     ("prefix-cache-scorer", 3.0),
-    ("in-flight-load-scorer", 10.0),
+    ("in-flight-load-scorer", 80.0),
 )
 """Scorers of a configuration that names none. The first three are the published default; the
-last one, at 1.25 a request, makes a whole-prompt match worth 2.4 requests of imbalance."""
+last one adds what scrapes cannot have seen (why 80: `scorers.in_flight`)."""

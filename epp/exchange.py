@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from epp.clock import Clock
 from epp.ledger import Reservation
 from epp.model import Ending, InferenceRequest, Outcome, Pick, Usage
@@ -57,6 +59,10 @@ class Exchange:
                 observer.picked(self.request, self.pick)
             except Exception as error:  # noqa: BLE001 - an observer never breaks traffic
                 self._on_error(observer, error)
+
+    def forwarded(self) -> None:
+        """The request is on its way: let go of its body and prompt, which may be megabytes."""
+        self.request = msgspec.structs.replace(self.request, body=b"", prompt=b"")
 
     def response_head(self, status: int | None, *, streamed: bool, served: str = "") -> None:
         """Note the response's head. ``streamed``: it is an event stream."""

@@ -1,0 +1,292 @@
+"""The ext_proc service: reads, waits, writes. One stream is one HTTP exchange.
+
+What a stream does is decided in `session`; here is only what must wait. Every way a stream can
+end ends its exchange exactly once, and every error gets an answer: an `EppError` its own, any
+other exception is logged once, without its message, and answered 500. Cancellation always
+passes through: a handler that swallows it leaks its call (grpc/grpc#43360).
+
+Messages cross gRPC as bytes, so that constant replies are never built again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import grpc
+import msgspec
+from grpc import aio
+
+from epp.errors import EppError, Internal, ShuttingDown
+from epp.exchange import Exchange
+from epp.extproc import wire
+from epp.extproc.answers import ErrorFormat
+from epp.extproc.budget import BodyBudget
+from epp.extproc.messages import Body, Event, Head, RequestReady, Side
+from epp.extproc.session import Part, Session
+from epp.model import Arrival, Outcome
+
+log = logging.getLogger(__name__)
+
+_EOF = aio.EOF
+
+
+class Routes(Protocol):
+    """What the service needs of `router.Router`."""
+
+    async def route(self, arrival: Arrival) -> Exchange:
+        """Choose an endpoint and book it.
+
+        Raises:
+            EppError: the request must be answered with an error instead.
+        """
+        ...
+
+
+class Unseen(Protocol):
+    """Keeps exchanges whose answer goes by without us (see `feedback.unseen`)."""
+
+    def adopt(self, exchange: Exchange) -> None:
+        """Keep ``exchange`` open until something tells how it ended."""
+        ...
+
+
+class Counters:
+    """What the service counts; this one counts nothing. Overwrite what is of interest."""
+
+    def stream_started(self) -> None:
+        """A stream opened."""
+
+    def stream_ended(self) -> None:
+        """It ended, however."""
+
+    def refused(self, error: EppError) -> None:
+        """A request was answered with an error; ``error.reason`` and ``error.status`` say which."""
+
+    def spurious(self, count: int) -> None:
+        """A stream brought ``count`` messages that the protocol does not allow there."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What an operator may set."""
+
+    max_body_bytes: int = 32 * 1024 * 1024  #: of one request; more is answered 413
+    max_buffered_bytes: int = 512 * 1024 * 1024  #: of all requests that are not yet forwarded
+    error_format: ErrorFormat = "openai"
+    silence_seconds: float = 0.1
+    """How long to wait for a body of a gateway that does not tell its mode; well below
+    Envoy's ``message_timeout``, by default 0.2 s."""
+
+
+AnswerHeaders = Callable[[Exchange], Mapping[str, str]]  #: headers to set on an exchange's answer
+OnAnswerPiece = Callable[[Exchange, bytes], None]  #: told every piece of an exchange's answer
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())
+
+
+class ExtProcService:
+    """``envoy.service.ext_proc.v3.ExternalProcessor``.
+
+    Args:
+        router: decides; see `Routes`.
+        settings: limits and forms.
+        unseen: takes exchanges whose answer is not shown to us; None ends them as UNKNOWN.
+        counters: is told what happens.
+        answer_headers: headers to set on an answer, where it passes through us; None sets none.
+        on_answer_piece: sees each piece of an answer that passes through us, after the client's
+            copy was queued.
+        new_id: makes a request id up.
+    """
+
+    def __init__(
+        self,
+        router: Routes,
+        *,
+        settings: Settings | None = None,
+        unseen: Unseen | None = None,
+        counters: Counters | None = None,
+        answer_headers: AnswerHeaders | None = None,
+        on_answer_piece: OnAnswerPiece | None = None,
+        new_id: Callable[[], str] = _new_id,
+    ) -> None:
+        self.router = router
+        self.settings = settings or Settings()
+        self.unseen = unseen
+        self.counters = counters or Counters()
+        self.answer_headers = answer_headers
+        self.on_answer_piece = on_answer_piece
+        self.new_id = new_id
+        self.budget = BodyBudget(self.settings.max_buffered_bytes)
+        self.active = 0  #: streams open now
+        self.draining = False  #: new streams are answered with `ShuttingDown`
+        self.idle = asyncio.Event()  #: set while no stream is open
+        self.idle.set()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The gRPC handler of `wire.SERVICE`."""
+        return grpc.method_handlers_generic_handler(
+            wire.SERVICE, {"Process": grpc.stream_stream_rpc_method_handler(self._process)}
+        )
+
+    async def _process(self, _messages: Any, context: Any) -> None:
+        self.active += 1
+        self.idle.clear()
+        self.counters.stream_started()
+        stream = _Stream(self, context)
+        try:
+            await stream.run()
+        finally:
+            stream.close()
+            self.active -= 1
+            if not self.active:
+                self.idle.set()
+            self.counters.stream_ended()
+
+
+class _Stream:
+    """One stream's session and exchange, for as long as it is open."""
+
+    __slots__ = (
+        "_closed", "_context", "_exchange", "_failed", "_forwarded", "_pending", "_refuse",
+        "_service", "_session",
+    )  # fmt: skip
+
+    def __init__(self, service: ExtProcService, context: Any) -> None:
+        settings = service.settings
+        self._service = service
+        self._context = context
+        self._session = Session(
+            max_body_bytes=settings.max_body_bytes,
+            budget=service.budget,
+            new_id=service.new_id,
+            error_format=settings.error_format,
+        )
+        self._exchange: Exchange | None = None
+        self._refuse = service.draining
+        self._forwarded = False  #: all that forwards the request was written, or nearly
+        self._failed = False  #: an error of ours after the pick
+        self._closed = False  #: the gateway closed the stream in order
+        self._pending: asyncio.Future[Any] | None = None  #: a read begun while guessing
+
+    async def run(self) -> None:
+        """Serve the stream until either side is done with it."""
+        session, read = self._session, self._context.read
+        while not session.finished:
+            guessing = session.guessing or self._pending is not None
+            data = await (self._read_guessing() if guessing else read())
+            if data is _EOF:
+                self._closed = True
+                return
+            try:
+                await self._step(data)
+            except EppError as error:
+                await self._reject(error)
+            except aio.BaseError:
+                raise  # the stream is gone: nobody is left to answer
+            except Exception as error:  # noqa: BLE001 - no exception escapes without an answer
+                self._log(error)
+                await self._reject(Internal("the endpoint picker failed"))
+
+    def close(self) -> None:
+        """End what is not ended. Called exactly once, however the stream ended."""
+        session, exchange = self._session, self._exchange
+        session.free()
+        if self._pending is not None:
+            self._pending.cancel()
+        if session.spurious:
+            self._service.counters.spurious(session.spurious)
+        if exchange is None or exchange.ended:
+            return
+        if self._failed:
+            exchange.end(Outcome.FAILED)
+        elif not (self._forwarded and session.unseen(closed=self._closed)):
+            exchange.end(Outcome.ABANDONED)
+        elif self._service.unseen is None:
+            exchange.end(Outcome.UNKNOWN)
+        else:
+            self._service.unseen.adopt(exchange)
+
+    async def _step(self, data: bytes | None) -> None:
+        """Take one message, None for the gateway's silence; write what it asks for."""
+        session, write = self._session, self._context.write
+        event = session.silence() if data is None else self._receive(data)
+        if type(event) is RequestReady:
+            self._exchange = exchange = await self._service.router.route(event.arrival)
+            session.accept(exchange.pick, exchange.request.body)
+            replies = session.replies()
+            last = replies.pop()
+            for reply in replies:
+                await write(wire.encode(reply))
+            frame = wire.encode(last)
+            # The gateway may be done with the stream before the last write has returned.
+            self._forwarded = True
+            await write(frame)
+            session.free()
+            exchange.forwarded()
+            return
+        if event is not None and self._exchange is not None:
+            self._observe(event, self._exchange)
+        for reply in session.replies():
+            await write(wire.encode(reply))
+
+    def _receive(self, data: bytes) -> Event | None:
+        message = wire.decode(data)
+        if message is None:
+            return None
+        if self._refuse and message.side is Side.REQUEST:
+            raise ShuttingDown("the endpoint picker is shutting down")
+        return self._session.receive(message)
+
+    def _observe(self, event: Event, exchange: Exchange) -> None:
+        """Tell the exchange about a part of its answer."""
+        service, kind = self._service, type(event)
+        if kind is Body:
+            data = event.data  # type: ignore[union-attr]
+            exchange.response_piece(len(data))
+            if service.on_answer_piece is not None:
+                service.on_answer_piece(exchange, data)
+        elif kind is Head:
+            headers = event.headers  # type: ignore[union-attr]
+            status = headers.get(":status", "")
+            exchange.response_head(
+                int(status) if status.isdecimal() else None,
+                streamed="text/event-stream" in headers.get("content-type", ""),
+                served=event.served,  # type: ignore[union-attr]
+            )
+            if service.answer_headers is not None:
+                self._session.set_on_answer(service.answer_headers(exchange))
+        if self._session.response is Part.ENDED:
+            exchange.complete()
+
+    async def _reject(self, error: EppError) -> None:
+        self._failed = True
+        self._service.counters.refused(error)
+        if not self._session.reject(error):
+            await self._context.abort(
+                grpc.StatusCode.INTERNAL, "the endpoint picker failed within a response"
+            )
+        for reply in self._session.replies():
+            await self._context.write(wire.encode(reply))
+
+    def _log(self, error: Exception) -> None:
+        """Say what failed and where, without the exception's message: it may quote a prompt."""
+        where = "".join(traceback.format_tb(error.__traceback__))
+        kind = type(error).__name__
+        log.error("request %.80r: unexpected %s in the picker\n%s", self._session.id, kind, where)
+
+    async def _read_guessing(self) -> Any:
+        """Read a message, or None if the gateway stays silent; that read then goes on."""
+        if self._pending is None:
+            self._pending = asyncio.ensure_future(self._context.read())
+        seconds = self._service.settings.silence_seconds if self._session.guessing else None
+        done, _ = await asyncio.wait({self._pending}, timeout=seconds)
+        if not done:
+            return None
+        read, self._pending = self._pending, None
+        return read.result()

@@ -1,0 +1,121 @@
+"""Credentials of the ext_proc port: a self-signed certificate, or one from a directory.
+
+Gateways do not verify the picker's certificate, they only speak TLS, so that a certificate made
+at the start serves. ECDSA P-256, since an RSA key of like strength takes seconds to make.
+A certificate from files is read again at the first handshake after they changed (a Kubernetes
+secret is swapped by a symbolic link): no watcher, no delay. A pair that does not belong
+together, as in the middle of a swap, is not taken; the one before goes on.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from epp.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+CERTIFICATE, KEY = "tls.crt", "tls.key"
+VALID_DAYS = 3650
+
+Pair = tuple[bytes, bytes]  #: private key and certificate chain, PEM
+
+
+def self_signed() -> Pair:
+    """Make a key and a certificate for it. About 1 ms."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "epp")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=VALID_DAYS))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    private = key.private_bytes(
+        encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private, certificate.public_bytes(encoding)
+
+
+def credentials(directory: Path | None = None) -> grpc.ServerCredentials:
+    """Return the server's credentials.
+
+    Args:
+        directory: holds ``tls.crt`` and ``tls.key``, PEM; None makes a self-signed pair.
+
+    Raises:
+        ConfigError: the files cannot be read, or are not a certificate and its key.
+    """
+    if directory is None:
+        return grpc.ssl_server_credentials([self_signed()])
+    files = _Files(directory)
+    return grpc.dynamic_ssl_server_credentials(files.first, files.changed)
+
+
+def read_pair(directory: Path) -> Pair:
+    """Read the pair in ``directory``.
+
+    Raises:
+        ConfigError: see `credentials`. The message never holds a part of the key.
+    """
+    try:
+        chain, key = (directory / CERTIFICATE).read_bytes(), (directory / KEY).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the TLS certificate: {error}") from error
+    try:
+        public = x509.load_pem_x509_certificate(chain).public_key()
+        private = serialization.load_pem_private_key(key, password=None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{directory}: {CERTIFICATE} or {KEY} is not valid PEM") from error
+    if private.public_key() != public:
+        raise ConfigError(f"{directory}: {KEY} is not the key of {CERTIFICATE}")
+    return key, chain
+
+
+class _Files:
+    """A pair on disk, read again when it changed. Called by gRPC's own threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._seen = self._stamp()
+        self.first = _configuration(read_pair(directory))
+
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return the pair to use from now on, or None if it is the same."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return None
+        try:
+            pair = read_pair(self._directory)
+        except ConfigError as error:
+            log.warning("keeping the TLS certificate in use: %s", error)
+            return None
+        self._seen = stamp
+        log.info("read the TLS certificate in %s again", self._directory)
+        return _configuration(pair)
+
+    def _stamp(self) -> tuple[object, ...]:
+        try:
+            stats = [(self._directory / name).stat() for name in (CERTIFICATE, KEY)]
+        except OSError:
+            return ()
+        return tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in stats)
+
+
+def _configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([pair])

@@ -140,6 +140,7 @@ def test_when_memory_is_full_the_largest_give_way_and_the_small_keep_theirs():
 @pytest.mark.parametrize(("endpoints", "blocks"), [(2, 2048), (500, 2048)])
 def test_a_look_up_reads_few_blocks_however_many_endpoints_there_are(endpoints: int, blocks: int):
     class Counted(tuple[BlockHash, ...]):
+        __slots__ = ()
         reads = 0
 
         def __getitem__(self, i):  # type: ignore[no-untyped-def]

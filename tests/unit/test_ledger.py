@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.ledger import CATCH_UP_TOKENS, NOTHING, Ledger, Reservation
+from tests.support import build
+
+A, B, C = (build.endpoint(name) for name in "abc")
+
+
+def test_a_reservation_counts_until_it_is_released():
+    ledger = Ledger()
+    reservation = ledger.reserve(A, 100)
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (1, 100)
+    reservation.release()
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (0, 0)
+
+
+def test_releasing_twice_changes_nothing():
+    ledger = Ledger()
+    first, _second = ledger.reserve(A, 100), ledger.reserve(A, 50)
+    first.release()
+    first.release()
+    first.release_tokens()
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (1, 50)
+
+
+def test_tokens_are_released_once_however_the_exchange_goes_on():
+    ledger = Ledger()
+    reservation = ledger.reserve(A, 100)
+    reservation.release_tokens()
+    reservation.release_tokens()
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (1, 0)
+    reservation.release()
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (0, 0)
+
+
+def test_an_endpoint_nobody_reserved_has_nothing_in_flight():
+    ledger = Ledger()
+    assert ledger.get(A.id) is NOTHING
+    assert ledger.since_scrape(A) == 0
+    assert not ledger.all()
+
+
+def test_releasing_after_the_endpoint_is_forgotten_leaves_its_successor_alone():
+    ledger = Ledger()
+    old = ledger.reserve(A, 100)
+    ledger.forget(A.id)
+    assert ledger.get(A.id).requests == 0
+    ledger.reserve(A, 7)
+    old.release()
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (1, 7)
+
+
+def test_a_newer_scrape_has_seen_all_that_was_picked_before_it():
+    ledger = Ledger()
+    ledger.reserve(A, 0)
+    ledger.reserve(A, 0)
+    assert ledger.since_scrape(A) == 2
+    later = build.endpoint("a", at=1.0)
+    assert ledger.since_scrape(later) == 0
+    ledger.reserve(later, 0)
+    assert ledger.since_scrape(later) == 1
+    assert ledger.get(A.id).requests == 3
+
+
+def test_a_request_that_ends_before_the_next_scrape_was_never_seen():
+    ledger = Ledger()
+    reservation = ledger.reserve(A, 0)
+    reservation.release()
+    counts = ledger.get(A.id)
+    assert (counts.recent, counts.gone) == (0, 0)
+
+
+def test_a_request_that_a_scrape_saw_is_gone_once_it_ends():
+    ledger = Ledger()
+    reservation = ledger.reserve(A, 0)
+    ledger.since_scrape(build.endpoint("a", at=1.0))
+    reservation.release()
+    assert ledger.get(A.id).gone == 1
+    ledger.since_scrape(build.endpoint("a", at=2.0))
+    assert ledger.get(A.id).gone == 0
+
+
+def test_going_stale_does_not_forget_what_is_in_flight():
+    ledger = Ledger()
+    ledger.reserve(A, 0)
+    assert ledger.since_scrape(build.endpoint("a", queued=None)) == 1
+
+
+def test_a_newcomer_starts_level_with_the_least_used():
+    ledger = Ledger()
+    ledger.reserve(A, 1000)
+    ledger.reserve(B, 2000)
+    ledger.reserve(C, 10)
+    # A was a newcomer to an empty ledger; B and C started level with A's 1000.
+    assert ledger.get(B.id).total_tokens == 3000
+    assert ledger.get(C.id).total_tokens == 1010
+
+
+def test_a_request_without_tokens_still_counts_in_the_total():
+    ledger = Ledger()
+    ledger.reserve(A, 0)
+    ledger.reserve(A, -5)
+    counts = ledger.get(A.id)
+    assert (counts.total_tokens, counts.tokens) == (2, 0)
+
+
+def test_one_that_was_away_for_long_catches_up_at_once():
+    ledger = Ledger()
+    ledger.reserve(B, 1).release()
+    for _ in range(100):
+        ledger.reserve(A, 100_000).release()
+    ledger.reserve(B, 10)
+    lag = ledger.get(A.id).total_tokens - ledger.get(B.id).total_tokens
+    assert lag == CATCH_UP_TOKENS - 10
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcxyz"), st.integers(0, 5), st.integers(0, 300))))
+def test_counts_are_what_is_open_and_never_negative(steps: list[tuple[str, int, int]]):
+    ledger = Ledger()
+    opened: list[tuple[str, int, Reservation]] = []
+    at = {"a": 0.0, "b": 0.0, "c": 0.0}
+    for name, choice, tokens in steps:
+        if name in at:
+            at[name] += choice == 0  # a scrape, now and then
+            target = build.endpoint(name, at=at[name])
+            opened.append((name, tokens, ledger.reserve(target, tokens)))
+        elif opened and name == "x":
+            opened.pop(tokens % len(opened))[2].release()
+        elif opened and name == "y":
+            index = tokens % len(opened)
+            opened[index][2].release_tokens()
+            opened[index] = (opened[index][0], 0, opened[index][2])
+        elif name == "z" and choice == 0:
+            gone = "abc"[tokens % 3]
+            ledger.forget(build.endpoint(gone).id)
+            opened = [entry for entry in opened if entry[0] != gone]
+        for endpoint in (A, B, C):
+            counts = ledger.get(endpoint.id)
+            mine = [entry for entry in opened if entry[0] == endpoint.id]
+            assert counts.requests == len(mine)
+            assert counts.tokens == sum(entry[1] for entry in mine)
+            assert 0 <= counts.recent <= counts.requests
+            assert counts.gone >= 0

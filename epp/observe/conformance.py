@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from epp import headers, plugin
 from epp.model import InferenceRequest, Pick
+from epp.observe.reporter import RequestAttributeReporter
 
 MISSING = "fail: missing destination endpoint served metadata"
 
@@ -35,4 +36,4 @@ class DestinationEndpointServedVerifier:
         return {headers.TEST_SERVED: served or MISSING}
 
 
-REPORTERS: tuple[type[Any], ...] = (DestinationEndpointServedVerifier,)
+REPORTERS: tuple[type[Any], ...] = (DestinationEndpointServedVerifier, RequestAttributeReporter)

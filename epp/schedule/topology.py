@@ -24,11 +24,10 @@ LABELS: dict[Level, str] = {
 
 def nearness(peer: Endpoint, endpoints: Sequence[Endpoint]) -> list[Level | None]:
     """The nearest level each endpoint shares with ``peer``; None if they share none."""
-    known = [
-        (level, key, peer.labels[key]) for level, key in LABELS.items() if peer.labels.get(key)
-    ]
-    levels: list[Level | None] = []
-    for endpoint in endpoints:
-        get = endpoint.labels.get
-        levels.append(next((level for level, key, value in known if get(key) == value), None))
+    levels: list[Level | None] = [None] * len(endpoints)
+    for level, key in reversed(LABELS.items()):  # nearer levels overwrite wider ones
+        if value := peer.labels.get(key):
+            for i, endpoint in enumerate(endpoints):
+                if endpoint.labels.get(key) == value:
+                    levels[i] = level
     return levels

@@ -64,8 +64,10 @@ class ByLabelSelectorFilter:
 
     def filter(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
         """See `plugin.Filter.filter`."""
-        wanted = self._wanted
-        return [e for e in endpoints if all(e.labels.get(key) == value for key, value in wanted)]
+        kept = list(endpoints)
+        for key, value in self._wanted:
+            kept = [endpoint for endpoint in kept if endpoint.labels.get(key) == value]
+        return kept
 
 
 class ByLabelFilter:

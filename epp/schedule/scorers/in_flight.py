@@ -71,6 +71,8 @@ class InFlightScorer:
 
     def score(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> list[float]:
         """See `plugin.Scorer.score`. O(len(endpoints))."""
+        if not endpoints:
+            return []
         work, assigned = self._work(endpoints)
         self._spare_cached(work, request, endpoints)
         least, fewest = min(work), min(assigned)

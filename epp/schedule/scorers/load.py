@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from epp import plugin
+from epp.ledger import NOTHING
 from epp.model import Endpoint, InferenceRequest
 
 
@@ -63,8 +64,8 @@ class ActiveRequestScorer:
 
     def score(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> list[float]:
         """See `plugin.Scorer.score`."""
-        get, idle = self._ledger.get, self._idle
-        counts = [get(endpoint.id).requests for endpoint in endpoints]
+        booked, idle = self._ledger.all().get, self._idle
+        counts = [booked(endpoint.id, NOTHING).requests for endpoint in endpoints]
         most = max(counts, default=0)
         scale = self._busy / most if most else 0.0
         return [1.0 if count <= idle else (most - count) * scale for count in counts]
@@ -91,13 +92,12 @@ class TokenLoadScorer:
 
     def score(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> list[float]:
         """See `plugin.Scorer.score`."""
-        get, threshold, prompt = self._ledger.get, self._threshold, request.prompt_tokens
+        booked, threshold, prompt = self._ledger.all().get, self._threshold, request.prompt_tokens
+        loads = [booked(e.id, NOTHING).tokens + prompt for e in endpoints]
         match = request.match(self._producer)
-        if match is None or not match.held:
-            loads = [get(e.id).tokens + prompt for e in endpoints]
-        else:
+        if match is not None and match.held:
             held, size = match.held, match.block_tokens
-            loads = [
-                get(e.id).tokens + max(prompt - held.get(e.id, 0) * size, 0) for e in endpoints
-            ]
-        return [1.0 - min(max(load, 0), threshold) / threshold for load in loads]
+            for i, endpoint in enumerate(endpoints):
+                if blocks := held.get(endpoint.id):
+                    loads[i] -= min(blocks * size, prompt)
+        return [1.0 - load / threshold if load < threshold else 0.0 for load in loads]

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
 from epp import headers
+from epp.clock import ManualClock
+from epp.flow.gate import Gate
 from epp.flow.identity import AgentIdentity, SessionIdProducer
+from epp.flow.saturation import UtilizationDetector
+from epp.ledger import Ledger
+from epp.model import Arrival, InferenceRequest
+from epp.pipeline import Pipeline
+from epp.pool import Pool
+from epp.router import Router
+from epp.rules import Rules
+from epp.schedule.handlers.single import SingleProfileHandler
+from epp.schedule.pickers.random import RandomPicker
+from epp.schedule.profile import Profile
+from epp.schedule.scheduler import Scheduler
 from tests.support import build
 
 
@@ -63,3 +77,47 @@ def test_session_id_producer(params: dict[str, str], sent: dict[str, str], sessi
 def test_session_id_producer_wants_one_source() -> None:
     with pytest.raises(ValueError, match="not both"):
         prepare(SessionIdProducer, {}, headerName="a", cookieName="b")
+
+
+class Bare:
+    """A format that reads nothing."""
+
+    def parse(self, arrival: Arrival, now: float) -> InferenceRequest:
+        return build.request(headers=arrival.headers)
+
+
+class NotingGate(Gate):
+    """Lets everything through and notes the flow it was asked about."""
+
+    def __init__(self) -> None:
+        super().__init__(UtilizationDetector(UtilizationDetector.Params(), build.tools()))
+        self.flows: list[str] = []
+
+    def must_wait(self, request: InferenceRequest, endpoints: Any) -> bool:
+        self.flows.append(request.flow)
+        return super().must_wait(request, endpoints)
+
+
+def test_the_gate_sees_the_agents_flow() -> None:
+    tools, gate, pool = build.tools(), NotingGate(), Pool()
+    pool.put(build.endpoint())
+    picker = RandomPicker(RandomPicker.Params(), tools)
+    handler = SingleProfileHandler(SingleProfileHandler.Params(), tools)
+    pipeline = Pipeline(
+        formats=Bare(),
+        rules=Rules(lambda request, target_model: request),
+        gate=gate,
+        screeners=(),
+        enrichers=(),
+        admitters=(),
+        scheduler=Scheduler({"only": Profile("only", (), (), picker)}, handler),
+        observers=(),
+        preparers=(AgentIdentity(AgentIdentity.Params(), tools),),
+    )
+    router = Router(
+        pool, pipeline, Ledger(), clock=ManualClock(), on_observer_error=lambda _, error: None
+    )
+    arrival = Arrival("r", {"x-claude-code-session-id": "s-1"})
+    exchange = asyncio.run(router.route(arrival))
+    assert gate.flows == ["s-1"]
+    assert (exchange.request.flow, exchange.request.session) == ("s-1", "s-1")

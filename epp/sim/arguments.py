@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from epp.arguments import add_options, read_options
-from epp.errors import ConfigError
 from epp.sim import profiles
 from epp.sim.options import EngineOptions
 

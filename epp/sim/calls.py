@@ -51,7 +51,8 @@ class Room:
         if longest + needed > most:
             why = f"and {needed} output tokens were requested."
             if longest > most:
-                why = "which exceeds this limit even without any output tokens."
+                why = "which exceeds this limit even without any output tokens. "
+                why += "Please reduce the length of the input prompt."
             message = (
                 f"This model's maximum context length is {most} tokens. However, your prompt "
                 f"contains {longest} input tokens, {why} "
@@ -89,11 +90,14 @@ class Room:
 class Call:
     """The sequences of one HTTP request; the engine's results go in, events come out."""
 
-    def __init__(self, asked: Asked, plans: Sequence[Plan], *, details: bool) -> None:
+    def __init__(
+        self, asked: Asked, plans: Sequence[Plan], *, details: bool, block_tokens: int
+    ) -> None:
         self.asked = asked
         self.plans = plans
         self.open = len(plans)  #: sequences that have not ended
         self._details = details
+        self._block_tokens = block_tokens
         self._made = [0] * len(plans)
         self._ends: list[Finished | None] = [None] * len(plans)
         self._events: list[Event] = []
@@ -135,8 +139,13 @@ class Call:
         asked = self.asked
         firsts = self._ends[:: asked.n]
         cached = sum(end.cached_tokens for end in firsts if end is not None)
-        prompt = sum(map(len, asked.prompts))
-        return Spent(prompt, sum(self._made), cached if self._details else None)
+        prompt, output = sum(map(len, asked.prompts)), sum(self._made)
+        if not self._details:
+            return Spent(prompt, output, None)
+        if asked.api != "chat":
+            return Spent(prompt, output, cached)
+        full = prompt // self._block_tokens * self._block_tokens
+        return Spent(prompt, output, cached, max(full - cached, 0))
 
     def choices(self) -> list[Choice]:
         """Return the answers of a call that has ended."""

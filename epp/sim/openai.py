@@ -42,6 +42,7 @@ class Spent(msgspec.Struct, frozen=True):
     prompt: int
     output: int
     cached: int | None  #: None is not told
+    created: int | None = None  #: prompt tokens in full blocks that are new in the cache
 
     def usage(self) -> dict[str, Any]:
         """As in whole answers."""
@@ -49,7 +50,7 @@ class Spent(msgspec.Struct, frozen=True):
         if self.cached is not None:
             details = {
                 "cached_tokens": self.cached,
-                "created_cache_tokens": None,
+                "created_cache_tokens": self.created,
                 "multimodal_tokens": None,
             }
         counts = self._counts()
@@ -59,7 +60,10 @@ class Spent(msgspec.Struct, frozen=True):
         """As at the end of a stream, where nulls are left out."""
         if self.cached is None:
             return self._counts()
-        return {**self._counts(), "prompt_tokens_details": {"cached_tokens": self.cached}}
+        details = {"cached_tokens": self.cached}
+        if self.created is not None:
+            details["created_cache_tokens"] = self.created
+        return {**self._counts(), "prompt_tokens_details": details}
 
     def chunk_usage(self) -> dict[str, Any]:
         """As on every chunk, with ``continuous_usage_stats``."""

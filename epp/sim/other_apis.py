@@ -174,20 +174,36 @@ class Responses:
             "top_p": 1.0,
             "background": False,
             "max_output_tokens": self.asked.max_tokens,
-            "previous_response_id": None,
+            **dict.fromkeys(("max_tool_calls", "previous_response_id", "prompt", "reasoning")),
             "service_tier": "auto",
             "status": status,
+            "text": None,
+            "top_logprobs": None,
             "truncation": "disabled",
             "usage": None if spent is None else self._usage(spent),
             "user": None,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            **dict.fromkeys(("kv_transfer_params", "ec_transfer_params")),
+            **dict.fromkeys(("input_messages", "output_messages")),
         }
 
     def _usage(self, spent: Spent) -> dict[str, Any]:
         return {
             "input_tokens": spent.prompt,
-            "input_tokens_details": {"cached_tokens": spent.cached or 0},
+            "input_tokens_details": {
+                "cached_tokens": spent.cached or 0,
+                "cache_write_tokens": 0,
+                "input_tokens_per_turn": [],
+                "cached_tokens_per_turn": [],
+            },
             "output_tokens": spent.output,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {
+                "reasoning_tokens": 0,
+                "tool_output_tokens": 0,
+                "output_tokens_per_turn": [],
+                "tool_output_tokens_per_turn": [],
+            },
             "total_tokens": spent.prompt + spent.output,
         }
 
@@ -199,7 +215,7 @@ class Responses:
             "logprobs": None,
         }
         item = {"id": self._item, "content": [part], "role": "assistant"}
-        return [{**item, "status": "completed", "type": "message"}]
+        return [{**item, "status": "completed", "type": "message", "phase": None}]
 
     def opening(self, spent: Spent) -> bytes:
         return _named("response.created", response=self._response("in_progress", [], None))

@@ -216,7 +216,12 @@ class EngineServer:
         names = [str(self._serial + index) for index in range(count)]
         self._serial += count
         plans = self._room.plan(asked, names, adapter)
-        call = Call(asked, plans, details=self.options.prompt_tokens_details)
+        call = Call(
+            asked,
+            plans,
+            details=self.options.prompt_tokens_details,
+            block_tokens=self.options.block_size,
+        )
         for index, plan in enumerate(plans):
             self._slots[plan.request.id] = (call, index)
             self._pacer.submit(plan.request)

@@ -31,6 +31,7 @@ _LETTERS = (
 _WORDS = [_LETTERS[at : at + 3] for at in range(0, len(_LETTERS), 3)]
 WORDS = tuple(f" {word}".encode() for word in _WORDS)  #: 64 pieces of one token each
 _WORD_IDS: Ids = np.frombuffer(b"".join(WORDS), dtype="<u4").astype(np.uint32)
+_STRIDE = 1_000_003  # keeps seeds and choices apart
 _SHIFT = np.uint64(64 - 6)  # the six highest bits choose a word
 
 
@@ -59,7 +60,7 @@ def answer(prompt: Ids, tokens: int, *, seed: int = 0, choice: int = 0) -> Ids:
 
     A longer answer starts with the shorter one.
     """
-    key = xxhash.xxh64_intdigest(prompt.tobytes(), seed & (2**64 - 1)) ^ choice
+    key = xxhash.xxh64_intdigest(prompt.tobytes(), (seed * _STRIDE + choice) % 2**64)
     numbers = np.arange(tokens, dtype=np.uint64) + np.uint64(key >> 1)
     ids: Ids = _WORD_IDS[mix(numbers) >> _SHIFT]
     return ids
@@ -67,7 +68,7 @@ def answer(prompt: Ids, tokens: int, *, seed: int = 0, choice: int = 0) -> Ids:
 
 def draw(prompt: Ids, low: int, high: int, *, seed: int = 0) -> int:
     """Return a number in [low, high] that depends on the prompt and seed alone."""
-    key = xxhash.xxh64_intdigest(prompt.tobytes(), (seed + 1) & (2**64 - 1))
+    key = xxhash.xxh64_intdigest(prompt.tobytes(), ~seed % 2**64)
     return low + key % (high - low + 1)
 
 

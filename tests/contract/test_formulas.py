@@ -161,6 +161,13 @@ def test_no_hit_lru_counts_the_prefill_endpoint_and_forgets_the_gone() -> None:
     assert scorer.score(asking(), endpoints) == [0.0, 1.0, 0.5]
 
 
+def test_no_hit_lru_remembers_as_many_endpoints_as_it_may() -> None:
+    scorer, endpoints = make(NoHitLruScorer, lruSize=1), named("a", "b")
+    scorer.picked(asking(), build.pick("a"))
+    scorer.picked(asking(), build.pick("b"))  # now a is as good as never used
+    assert scorer.score(asking(), endpoints) == [1.0, 0.0]
+
+
 def test_no_hit_lru_spreads_cold_prompts_evenly() -> None:
     """Field problem B088: cold prompt groups cluster on a few pods, llm-d/llm-d-router#346."""
     scorer, endpoints = make(NoHitLruScorer), named("a", "b", "c", "d")

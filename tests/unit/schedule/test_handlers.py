@@ -110,6 +110,8 @@ def test_b138_no_prefill_starts_while_the_decode_queue_is_over_the_limit(queued:
     handler = make(DisaggProfileHandler, deciders={"prefill": "always"})
     assert handler.handle(build.request(), profiles).prefill is None
     assert profiles.ran == [("decode", None)]
+    first = make(DisaggProfileHandler, stageOrder="prefill-first")
+    assert not first.handle(build.request(), profiles).headers
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import msgspec
@@ -197,7 +197,7 @@ class Gateway:
             response_deserializer=pb.ProcessingResponse.FromString,
         )
 
-    async def __aenter__(self) -> Gateway:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -38,7 +38,7 @@ def messages(body: bytes | memoryview) -> Facts:
     canonical = Canonical(b"m")
     canonical.raw(HEAD + b"h", asked.thinking)
     canonical.raw(HEAD + b"t", asked.tools)
-    canonical.content(asked.system)
+    canonical.content(_system(asked.system))
     for message in asked.messages:
         canonical.message(message)
     key = canonical.done()
@@ -48,6 +48,19 @@ def messages(body: bytes | memoryview) -> Facts:
         tokens=prompt.count(key),
         multimodal=canonical.multimodal,
     )
+
+
+def _system(system: Content) -> Content:
+    """Leave out the block that one client makes anew for every request and vLLM drops.
+
+    Kept, it would make every request of a session another prompt (vllm-project/vllm#36829).
+    """
+    if not isinstance(system, list):
+        return system
+    return [part for part in system if _BILLING not in bytes(part)[:256]]
+
+
+_BILLING = b'"x-anthropic-billing-header'
 
 
 class AnthropicParser(PathParser):

@@ -14,7 +14,7 @@ from xxhash import xxh3_64_digest
 
 from epp import plugin
 from epp.formats import prompt
-from epp.formats.prompt import ABSENT, Prompts, Unreadable
+from epp.formats.prompt import ABSENT, Unreadable
 from epp.formats.reading import Body, Facts, PathParser, Reads, Scalar, name, whole
 
 
@@ -40,8 +40,8 @@ class _Generate(Body, gc=False):
 
 
 class _SGLang(Body, gc=False):
-    text: Prompts = None
-    input_ids: Prompts = None
+    text: Raw = ABSENT
+    input_ids: Raw = ABSENT
     sampling_params: _Sampling | list[_Sampling] | None = None
     extra_key: str | list[str | None] | None = None
     lora_path: str | list[str | None] | None = None
@@ -87,10 +87,10 @@ def _with_features(ids: bytes, features: _Features) -> bytes:
 def sglang(body: bytes | memoryview) -> Facts:
     """Read SGLang's generate request; ``extra_key`` salts, ``lora_path`` names the adapter."""
     asked = _sglang_body(body)
-    prompts = asked.text if asked.input_ids is None else asked.input_ids
+    prompts = asked.input_ids if prompt.given(asked.input_ids) else asked.text
     key, tokens = prompt.first_of(b"g", prompts)
-    media = [bytes(raw) for raw in (asked.image_data, asked.video_data, asked.audio_data)]
-    seen = [raw for raw in media if raw not in {b"", b"null"}]
+    media = (asked.image_data, asked.video_data, asked.audio_data)
+    seen = [raw for raw in media if prompt.given(raw)]
     if seen:  # where they stand in the prompt is the engine's to know: they differ from the start
         key = b"".join(xxh3_64_digest(raw) for raw in seen) + key
     sampling = asked.sampling_params

@@ -14,12 +14,12 @@ from msgspec import Raw
 
 from epp import plugin
 from epp.formats import prompt
-from epp.formats.prompt import ABSENT, HEAD, Canonical, Message, Prompts, Unreadable
+from epp.formats.prompt import ABSENT, HEAD, Canonical, Message, Unreadable
 from epp.formats.reading import Body, Facts, PathParser, Reads, Scalar, whole
 
 
 class _Completions(Body, gc=False):
-    prompt: Prompts = None
+    prompt: Raw = ABSENT
     max_tokens: Scalar = None
 
 
@@ -53,7 +53,7 @@ class _Item(msgspec.Struct, gc=False):
 
 
 class _Embeddings(Body, gc=False):
-    input: Prompts = None
+    input: Raw = ABSENT
     messages: list[Message] | None = None
 
 
@@ -136,7 +136,7 @@ def _add_item(canonical: Canonical, raw: Raw) -> None:
 def embeddings(body: bytes | memoryview) -> Facts:
     """Read an embedding request; vLLM also takes a conversation."""
     asked = _embeddings_body(body)
-    if asked.input is None and asked.messages:
+    if asked.messages and not prompt.given(asked.input):
         return chat(body)
     key, tokens = prompt.first_of(b"e", asked.input)
     return asked.facts(None, prompt=key, tokens=tokens, multimodal=False)

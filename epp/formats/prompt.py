@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import msgspec
 from msgspec import Raw
@@ -65,7 +64,6 @@ _MEDIA: Mapping[str, int] = {
 }
 
 Content = str | list[Raw] | None
-Prompts = str | list[int | str | list[int]] | None
 
 
 class Unreadable(Exception):
@@ -101,7 +99,9 @@ class Part(msgspec.Struct, gc=False):
     input_audio: Raw = ABSENT
 
 
-_QUOTE = ord('"')
+_ids = msgspec.json.Decoder(list[int]).decode
+_raws = msgspec.json.Decoder(list[Raw]).decode
+_QUOTE, _NULL = b'"n'  #: first bytes of a string, and of null
 _part = msgspec.json.Decoder(Part).decode
 _text = msgspec.json.Decoder(str).decode
 _content = msgspec.json.Decoder(Content).decode
@@ -219,27 +219,44 @@ def pack(ids: Sequence[int]) -> bytes:
         raise Unreadable("bad-shape") from error
 
 
-def first_of(api: bytes, prompts: Prompts) -> tuple[bytes, int]:
-    """Return the canonical prompt and the tokens of all prompts together.
+def given(value: Raw) -> bool:
+    """Whether a raw field is there and not null."""
+    return value is not ABSENT and memoryview(value)[0] != _NULL
+
+
+def first_of(api: bytes, prompts: Raw) -> tuple[bytes, int]:
+    """Return the canonical prompt of text or token ids, or of a list of these, and all tokens.
 
     A request with several prompts is known by its first one: the engine runs each of them
     as a request of its own, and only one place can be chosen for all.
+
+    Raises:
+        Unreadable: there is no prompt, or there are too many.
+        msgspec.ValidationError: it is something else.
     """
-    if prompts is None or prompts == []:
+    if not given(prompts):
         raise Unreadable("no-prompt")
-    if isinstance(prompts, str):
-        prompt = START + api + prompts.encode()
-        return prompt, count(prompt)
-    if isinstance(prompts[0], int):
-        packed = pack(cast("list[int]", prompts))
-        return packed, len(prompts)
+    if memoryview(prompts)[0] == _QUOTE:
+        return _one(api, prompts)
+    try:
+        ids = _ids(prompts)
+    except msgspec.ValidationError:
+        return _several(api, _raws(prompts))
+    if not ids:
+        raise Unreadable("no-prompt")
+    return pack(ids), len(ids)
+
+
+def _several(api: bytes, prompts: list[Raw]) -> tuple[bytes, int]:
     if len(prompts) > MAX_PIECES:
         raise Unreadable("too-large")
-    key, tokens = b"", 0
-    for i, prompt_i in enumerate(prompts):
-        if isinstance(prompt_i, int):
-            raise Unreadable("bad-shape")
-        one, size = first_of(api, cast("Prompts", prompt_i)) if prompt_i else (b"", 0)
-        key = key if i else one
-        tokens += size
-    return key, tokens
+    key, tokens = _one(api, prompts[0])
+    return key, tokens + sum(_one(api, prompt)[1] for prompt in prompts[1:])
+
+
+def _one(api: bytes, prompt: Raw) -> tuple[bytes, int]:
+    if memoryview(prompt)[0] == _QUOTE:
+        key = START + api + _text(prompt).encode()
+        return key, count(key)
+    ids = _ids(prompt)
+    return pack(ids), len(ids)

@@ -117,6 +117,8 @@ class _Outline(msgspec.Struct, gc=False):
 
 _outline = msgspec.json.Decoder(_Outline).decode
 _string = msgspec.json.Decoder(str).decode
+_BAD_TEXT = re.compile("UTF-8|surrogate|end of hex escape")
+_HALF_PAIR = re.compile(rb"\\u[dD][89abAB]")  #: this close to the end it is called truncated
 _POSITION = re.compile(r"\(byte (\d+)\)$")
 _JSON = re.compile(r"application/(?:[\w.!#$&^+-]+\+)?json\Z", re.ASCII)
 _MAY_BE_UTF8 = frozenset({"", "utf-8", "utf8", "us-ascii"})
@@ -252,8 +254,8 @@ def _outlined(body: bytes, error: Exception) -> Facts:
 def _why_broken(arrival: Arrival, error: msgspec.DecodeError) -> str:
     """Return the word for JSON that only some decoders take; refuse what none takes."""
     said = str(error)
-    if "UTF-8" in said or "surrogate" in said or "escape" in said:
-        return "bad-text"
+    if _BAD_TEXT.search(said) or _HALF_PAIR.search(arrival.body[-16:]):
+        return "bad-text"  # lone surrogates are valid JSON, and Python's decoder takes them
     if not content_type(arrival.headers)[0]:
         return "bad-json"
     where = _POSITION.search(said)

@@ -143,9 +143,9 @@ class Metrics:
 
     # --- the text --------------------------------------------------------------------------
 
-    def render(self, now: float) -> str:
+    def render(self, now: float, *, asleep: bool = False) -> str:
         """Return the exposition text; ``now`` in seconds since 1970."""
-        lines = [*self._gauges(), *self._counters()]
+        lines = [*self._gauges(asleep=asleep), *self._counters()]
         before, after = self._labels.split(",")
         labels = f"{before},{{le}}{after}"
         for histogram in self._histograms():
@@ -170,15 +170,15 @@ class Metrics:
         for extra, value in values.items():
             yield f"vllm:{name}{{{self._labels}{extra}}} {float(value)}"
 
-    def _gauges(self) -> Iterator[str]:
+    def _gauges(self, *, asleep: bool) -> Iterator[str]:
         engine = self._engine
         yield from self._gauge("num_requests_running", "Requests running.", {"": engine.running})
         yield from self._gauge("num_requests_waiting", "Requests waiting.", {"": engine.waiting})
         deferred = min(engine.deferred, engine.waiting)
         reasons = {',reason="capacity"': engine.waiting - deferred, ',reason="deferred"': deferred}
         yield from self._gauge("num_requests_waiting_by_reason", "Why requests wait.", reasons)
-        sleep = {',sleep_state="awake"': 1.0, ',sleep_state="weights_offloaded"': 0.0}
-        sleep[',sleep_state="discard_all"'] = 0.0
+        sleep = {',sleep_state="awake"': 1 - asleep, ',sleep_state="weights_offloaded"': asleep}
+        sleep[',sleep_state="discard_all"'] = 0
         yield from self._gauge("engine_sleep_state", "Whether the engine is awake.", sleep)
         yield from self._gauge(
             "kv_cache_usage_perc", "KV blocks used, 0 to 1.", {"": engine.kv_usage}

@@ -31,6 +31,7 @@ class Pacer:
         self._origin = self._loop.time()
         self._timer: asyncio.Handle | None = None
         self._end: float | None = None  #: virtual end of the step under way
+        self._asleep = False
 
     def now(self) -> float:
         """Virtual seconds since the start."""
@@ -39,18 +40,37 @@ class Pacer:
     def submit(self, request: Request) -> None:
         """See `Engine.submit`."""
         self.engine.submit(request, self.now())
-        if self._timer is None:
-            # Requests that arrive in the same turn of the loop share the first step.
-            self._timer = self._loop.call_soon(self._run)
+        self._set_off()
 
     def abort(self, request_id: str) -> Finished | None:
         """See `Engine.abort`."""
         return self.engine.abort(request_id, self.now())
 
+    @property
+    def asleep(self) -> bool:
+        """Requests are taken but nothing is computed."""
+        return self._asleep
+
+    def sleep(self) -> None:
+        """Compute nothing until `wake`; the step under way ends then."""
+        self._asleep = True
+        self.stop()
+
+    def wake(self) -> None:
+        """Go on."""
+        self._asleep = False
+        self._set_off()
+
+    def _set_off(self) -> None:
+        """Run in the next turn of the loop, so that requests of this turn share the first step."""
+        if self._timer is None and not self._asleep:
+            self._timer = self._loop.call_soon(self._run)
+
     def stop(self) -> None:
         """Do nothing more."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def _run(self) -> None:
         """Do all that is due, and set the timer for what is not."""

@@ -139,6 +139,9 @@ class EngineServer:
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/detokenize", self._detokenize)
         app.router.add_post("/reset_prefix_cache", self._reset_prefix_cache)
+        app.router.add_post("/sleep", self._sleep)
+        app.router.add_post("/wake_up", self._wake_up)
+        app.router.add_get("/is_sleeping", self._is_sleeping)
         return app
 
     @web.middleware
@@ -305,7 +308,7 @@ class EngineServer:
     async def _get_metrics(self, request: web.Request) -> web.Response:
         if self.options.hang_metrics:
             await asyncio.Event().wait()
-        text = self._metrics.render(time.time())
+        text = self._metrics.render(time.time(), asleep=self._pacer.asleep)
         content_type = "text/plain; version=0.0.4; charset=utf-8"
         return web.Response(body=text.encode(), headers={"content-type": content_type})
 
@@ -352,6 +355,18 @@ class EngineServer:
     async def _reset_prefix_cache(self, request: web.Request) -> web.Response:
         self.engine.cache.clear()
         return web.Response()
+
+    async def _sleep(self, request: web.Request) -> web.Response:
+        """As in vLLM, an engine asleep is healthy, takes requests, and never answers them."""
+        self._pacer.sleep()
+        return _json({"status": "sleeping", "level": 1})
+
+    async def _wake_up(self, request: web.Request) -> web.Response:
+        self._pacer.wake()
+        return web.Response()
+
+    async def _is_sleeping(self, request: web.Request) -> web.Response:
+        return _json({"is_sleeping": self._pacer.asleep})
 
 
 def run(options: EngineOptions) -> None:

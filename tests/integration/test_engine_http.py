@@ -456,6 +456,38 @@ def test_hanging_metrics_never_answer_and_inference_still_does() -> None:
     serve(EngineOptions(hang_metrics=True, speed=100.0), use)
 
 
+def test_the_head_of_a_stream_is_sent_before_its_first_token() -> None:
+    async def use(client: aiohttp.ClientSession, url: str, server: EngineServer) -> None:
+        body = {"prompt": tokenizer.text(8000), "max_tokens": 1, "stream": True}
+        async with client.post(f"{url}/v1/completions", json=body) as answer:
+            assert answer.status == 200
+            assert server.engine.totals.output_tokens == 0
+
+    serve(EngineOptions(speed=0.1), use)
+
+
+def test_an_engine_asleep_is_healthy_and_answers_when_it_wakes() -> None:
+    state = 'vllm:engine_sleep_state{engine="0",model_name="sim",sleep_state="awake"}'
+
+    async def use(client: aiohttp.ClientSession, url: str, server: EngineServer) -> None:
+        async with client.post(f"{url}/sleep?level=1") as answer:
+            assert await answer.json() == {"status": "sleeping", "level": 1}
+        body = {"prompt": "hi", "max_tokens": 2}
+        call = asyncio.ensure_future(client.post(f"{url}/v1/completions", json=body))
+        await until(lambda: server.engine.waiting == 1)
+        async with client.get(f"{url}/health") as answer:
+            assert answer.status == 200
+        assert series(await scrape(client, url))[state] == 0
+        async with client.post(f"{url}/wake_up"):
+            pass
+        answer = await call
+        assert answer.status == 200
+        await answer.read()
+        assert series(await scrape(client, url))[state] == 1
+
+    serve(EngineOptions(speed=100.0), use)
+
+
 def test_answers_take_the_time_the_profile_says() -> None:
     """21 steps of 8.7 ms in life, 10 times as fast here: 18 ms, seen from the client."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from epp.sim import cache, tokenizer
 from epp.sim.asked import NATURAL_TOKENS, Asked, Refused
 from epp.sim.cache import Ids
-from epp.sim.engine import Finished, Request
+from epp.sim.model import Finished, Request
 from epp.sim.openai import Choice, Spent
 
 Event = tuple[int, int, Finished | None]  #: choice, tokens made so far, its end

@@ -19,74 +19,8 @@ import random
 from collections import deque
 from collections.abc import Sequence
 
-import msgspec
-
 from epp.sim.cache import BlockCache
-from epp.sim.profiles import Timing
-
-
-class Request(msgspec.Struct, frozen=True):
-    """One sequence to compute, as numbers only."""
-
-    id: str  #: unique among the requests in the engine
-    prompt_tokens: int  #: >= 1
-    output_tokens: int  #: tokens it will make; 0 for an embedding
-    blocks: Sequence[int] = ()
-    """Hashes of the full blocks of prompt and output, in order; blocks without are not shared."""
-    adapter: str = ""  #: LoRA adapter; "" is the base model
-    reason: str = "length"  #: why it ends after ``output_tokens``: "length" or "stop"
-
-
-class Config(msgspec.Struct, frozen=True):
-    """What an engine is started with."""
-
-    timing: Timing
-    kv_blocks: int  #: one of them is kept back, as in vLLM, and never used
-    block_tokens: int = 16
-    max_num_seqs: int = 256  #: sequences in the batch
-    max_num_batched_tokens: int = 8192  #: token budget of a step
-    max_adapters: int = 4  #: different adapters in the batch
-    prefix_caching: bool = True
-    jitter: float = 0.0  #: standard deviation of a step's duration, as a fraction of it
-    journal: bool = False  #: keep hashes of blocks stored and removed in `Engine.cache`
-
-
-class Finished(msgspec.Struct, frozen=True):
-    """The whole story of a request. Times are the caller's seconds; None means never reached."""
-
-    id: str
-    reason: str  #: "length", "stop" or "abort"
-    prompt_tokens: int
-    output_tokens: int  #: tokens made
-    cached_tokens: int  #: prompt tokens not computed, at the first admission
-    preemptions: int
-    arrived_at: float
-    admitted_at: float | None
-    first_token_at: float | None
-    ended_at: float
-
-
-class StepResult(msgspec.Struct, frozen=True):
-    """What one step did, as seen at its end."""
-
-    at: float  #: when it ended
-    duration: float  #: seconds
-    batched_tokens: int  #: tokens computed
-    emitted: Sequence[str]  #: ids of the requests that got one more token
-    finished: Sequence[Finished]  #: their last token, if any, is in ``emitted`` too
-    first_token_seconds: Sequence[float]  #: arrival to first token, of those that got their first
-    token_gap_seconds: Sequence[float]  #: since the token before, of the others
-
-
-class Totals(msgspec.Struct):
-    """Counts since the start."""
-
-    prompt_tokens: int = 0  #: of requests whose prompt was computed
-    computed_tokens: int = 0  #: part of them not found in the cache
-    output_tokens: int = 0
-    queried_tokens: int = 0  #: tokens looked up in the cache, at first admissions
-    hit_tokens: int = 0  #: and found
-    preemptions: int = 0
+from epp.sim.model import Config, Finished, Request, StepResult, Totals
 
 
 class _Sequence:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
-from epp.sim.engine import Engine, Finished, StepResult
+from epp.sim.engine import Engine
+from epp.sim.model import Finished, StepResult
 from epp.sim.options import EngineOptions
 
 _SHORT = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0)

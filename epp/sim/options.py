@@ -6,7 +6,7 @@ import msgspec
 
 from epp.errors import ConfigError
 from epp.sim import profiles
-from epp.sim.engine import Config
+from epp.sim.model import Config
 
 
 class EngineOptions(msgspec.Struct, frozen=True):

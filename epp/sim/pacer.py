@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from epp.sim.engine import Engine, Finished, Request, StepResult
+from epp.sim.engine import Engine
+from epp.sim.model import Finished, Request, StepResult
 
 PATIENCE = 1.0  #: real seconds
 BURST = 64  #: steps done at once before other work gets its turn

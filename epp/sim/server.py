@@ -28,8 +28,9 @@ from epp.model import join_host_port
 from epp.sim import tokenizer
 from epp.sim.asked import Asked, Refused, chat, missing, read, read_json, texts
 from epp.sim.calls import Call, Room
-from epp.sim.engine import Engine, Finished, StepResult
+from epp.sim.engine import Engine
 from epp.sim.exposition import Metrics
+from epp.sim.model import Finished, StepResult
 from epp.sim.openai import Answer
 from epp.sim.options import EngineOptions
 from epp.sim.other_apis import SHAPES

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from epp.sim.engine import Config, Engine, Finished, Request, StepResult
+from epp.sim.engine import Engine
+from epp.sim.model import Config, Finished, Request, StepResult
 from epp.sim.profiles import Timing
 
 #: Round numbers: a step takes 10 ms, 1 ms per decoding sequence, 0.1 ms per prefill token.

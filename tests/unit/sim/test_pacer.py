@@ -9,7 +9,8 @@ import time
 import pytest
 
 from epp.sim import pacer
-from epp.sim.engine import Config, Engine, Request, StepResult
+from epp.sim.engine import Engine
+from epp.sim.model import Config, Request, StepResult
 from epp.sim.pacer import Pacer
 from epp.sim.profiles import Timing
 

@@ -18,12 +18,15 @@ CATCH_UP_TOKENS = 262_144  #: how far `InFlight.total_tokens` may lag behind the
 class InFlight:
     """Counts of one endpoint. Read the fields; only `Ledger` and `Reservation` write them."""
 
-    __slots__ = ("gone", "recent", "requests", "tokens", "total_tokens", "window")
+    __slots__ = (
+        "gone", "recent", "recent_tokens", "requests", "tokens", "total_tokens", "window",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.requests = 0  #: picked by us and not yet ended
         self.tokens = 0  #: uncached prompt tokens of those
         self.recent = 0  #: those of `requests` that were picked after the scrape read at `window`
+        self.recent_tokens = 0  #: uncached prompt tokens of those, part of `tokens`
         self.gone = 0  #: picked before `window`, ended after it: that scrape still counts them
         self.window = -1.0  #: `Load.at` that `recent` and `gone` count from
         self.total_tokens = 0  #: uncached prompt tokens ever sent here, at least 1 a request
@@ -46,24 +49,30 @@ class Reservation:
         counts.tokens += tokens
         counts.total_tokens += tokens or 1
         counts.recent += 1
+        counts.recent_tokens += tokens
 
     def release_tokens(self) -> None:
         """The prefill is done: its tokens no longer wait, the request still runs."""
-        if self._counts is not None:
-            self._counts.tokens -= self._tokens
-            self._tokens = 0
+        if (counts := self._counts) is not None:
+            self._drop_tokens(counts)
 
     def release(self) -> None:
         """The exchange is over. Calling it again does nothing."""
         counts, self._counts = self._counts, None
         if counts is None:
             return
+        self._drop_tokens(counts)
         counts.requests -= 1
-        counts.tokens -= self._tokens
         if self._window == counts.window:
             counts.recent -= 1
         else:
             counts.gone += 1
+
+    def _drop_tokens(self, counts: InFlight) -> None:
+        counts.tokens -= self._tokens
+        if self._window == counts.window:
+            counts.recent_tokens -= self._tokens
+        self._tokens = 0
 
 
 class Ledger:
@@ -109,7 +118,7 @@ class Ledger:
         load = endpoint.load
         if load is not None and load.at > counts.window:
             counts.window = load.at
-            counts.recent = counts.gone = 0
+            counts.recent = counts.recent_tokens = counts.gone = 0
 
     def _add(self, endpoint_id: EndpointId) -> InFlight:
         # A newcomer starts level with the least used, or it would take every cold prompt.

@@ -83,6 +83,20 @@ def test_a_request_that_a_scrape_saw_is_gone_once_it_ends():
     assert ledger.get(A.id).gone == 0
 
 
+def test_tokens_a_scrape_has_seen_are_no_longer_recent():
+    ledger = Ledger()
+    old = ledger.reserve(A, 100)
+    later = build.endpoint("a", at=1.0)
+    new = ledger.reserve(later, 10)
+    counts = ledger.get(A.id)
+    assert (counts.tokens, counts.recent_tokens) == (110, 10)
+    old.release()
+    assert (counts.tokens, counts.recent_tokens) == (10, 10)
+    new.release_tokens()
+    new.release()
+    assert (counts.tokens, counts.recent_tokens) == (0, 0)
+
+
 def test_going_stale_does_not_forget_what_is_in_flight():
     ledger = Ledger()
     ledger.reserve(A, 0)
@@ -143,4 +157,5 @@ def test_counts_are_what_is_open_and_never_negative(steps: list[tuple[str, int, 
             assert counts.requests == len(mine)
             assert counts.tokens == sum(entry[1] for entry in mine)
             assert 0 <= counts.recent <= counts.requests
+            assert 0 <= counts.recent_tokens <= counts.tokens
             assert counts.gone >= 0

@@ -45,6 +45,18 @@ def test_a_long_queue_counts_as_tokens_too():
     assert scores == near([1.0, 1 - 10 / 32], abs=TIE)
 
 
+def test_our_own_in_the_queue_count_by_their_own_tokens():
+    ledger = Ledger()
+    for _ in range(10):
+        ledger.reserve(endpoint("a"), 64)
+    seen = endpoint("a", queued=10, at=1.0)
+    # 10 requests and 10 x 64 / 128
+    assert score([seen, endpoint("b")], ledger) == near([1 - 15 / 32, 1.0], abs=TIE)
+    others = endpoint("a", queued=13, at=2.0)
+    # 3 more, of which 2 are in transit and 1 is taken for 512 tokens
+    assert score([others, endpoint("b")], ledger) == near([1 - 22 / 32, 1.0], abs=TIE)
+
+
 def test_what_was_picked_since_the_scrape_is_added_to_it():
     ledger = Ledger()
     busy = endpoint("a", running=4)
@@ -87,6 +99,24 @@ def test_uncached_tokens_in_flight_are_work_until_the_first_byte():
     assert score([a, endpoint("b")], ledger) == near([1 - 11 / 32, 1.0], abs=TIE)
     reservation.release_tokens()
     assert score([a, endpoint("b")], ledger) == near([1 - 1 / 32, 1.0], abs=TIE)
+
+
+def test_tokens_of_requests_that_a_scrape_found_in_the_batch_are_computed_but_for_one():
+    ledger = Ledger()
+    for _ in range(4):
+        ledger.reserve(endpoint("a"), 1280)
+    seen = endpoint("a", queued=1, running=3, at=1.0)
+    # 4 requests, and 2 of their 4 x 10 requests' worth of tokens
+    assert score([seen, endpoint("b")], ledger) == near([1 - 24 / 32, 1.0], abs=TIE)
+    ledger.reserve(seen, 128)  # and one that no scrape has seen, with all of its tokens
+    assert score([seen, endpoint("b")], ledger) == near([1 - 26 / 32, 1.0], abs=TIE)
+
+
+def test_tokens_count_in_full_while_the_queue_may_hold_them_all():
+    ledger = Ledger()
+    ledger.reserve(endpoint("a"), 1280)
+    seen = endpoint("a", queued=0, running=1, at=1.0)
+    assert score([seen, endpoint("b")], ledger) == near([1 - 11 / 32, 1.0], abs=TIE)
 
 
 def test_cached_tokens_are_work_saved():

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from epp import plugin
-from epp.model import Endpoint, InferenceRequest
+from epp.model import Endpoint, InferenceRequest, PrefixMatch
 
 
 class PrefixCacheScorer:
@@ -39,15 +39,14 @@ class PrefixCacheScorer:
         match = request.match(self._producer)
         if match is None or not match.blocks or not match.held:
             return [0.0] * len(endpoints)
-        total = len(match.blocks)
-        held = match.held
-        per_block = (1.0 - self._weight) / total
+        # Few endpoints hold anything: their scores first, then a look-up for each candidate.
+        worth = {held_by: self._worth(match, blocks) for held_by, blocks in match.held.items()}
+        return [worth.get(endpoint.id, 0.0) for endpoint in endpoints]
+
+    def _worth(self, match: PrefixMatch, blocks: int) -> float:
+        """What ``blocks`` leading blocks held are worth, 0.0 to 1.0."""
+        fraction = min(blocks / len(match.blocks), 1.0)
         if not self._weight:
-            return [min(held.get(e.id, 0), total) * per_block for e in endpoints]
-        per_scale = match.block_tokens / self._scale
-        weight = self._weight
-        scores = []
-        for endpoint in endpoints:
-            blocks = min(held.get(endpoint.id, 0), total)
-            scores.append(weight * min(1.0, blocks * per_scale) ** 2 + blocks * per_block)
-        return scores
+            return fraction
+        length = min(blocks * match.block_tokens / self._scale, 1.0)
+        return self._weight * length**2 + (1.0 - self._weight) * fraction

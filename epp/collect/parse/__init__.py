@@ -1,1 +1,1 @@
-"""."""
+"""What collectors read, understood: exposition pages and endpoint lists. Pure."""

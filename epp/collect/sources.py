@@ -1,0 +1,347 @@
+"""Data sources as the configuration names them: parameters for the collectors, nothing more.
+
+The Go router runs each source and extractor as a plugin. Here one scraper reads all pages and one
+collector lists the endpoints; their settings are these plugins' parameters. Sources that would
+bring something nobody reads here are accepted (`Ignored`) or refused with a sentence.
+
+**Source:** parameters of llm-d's ``metrics-data-source``, ``core-metrics-extractor``,
+``models-data-source``, ``dcgm-data-source``, notification sources and ``file-discovery``.
+"""
+
+from __future__ import annotations
+
+import random as randomness
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from epp import plugin
+from epp.clock import Clock
+from epp.collect.discovery import EndpointsFile
+from epp.collect.fetch import Source
+from epp.collect.pace import Pace
+from epp.collect.parse.engines import BUILT_IN, DEFAULT_ENGINE, Engine, Engines
+from epp.collect.parse.prometheus import Selector, parse_selector
+from epp.collect.scrape import Reports, Scraper, ScrapeSettings
+from epp.collect.static import StaticEndpoints
+from epp.config.units import parse_duration
+from epp.errors import ConfigError
+from epp.ledger import Ledger
+from epp.options import ServeOptions
+
+LEAST_INTERVAL = 0.05  #: seconds; what `--refresh-metrics-interval` is raised to, as in Go
+
+T = TypeVar("T")
+
+
+class MetricsDataSource:
+    """Where and how often pages are scraped.
+
+    A certificate of an authority is there to be checked: with ``caCertPath``, certificates are
+    verified unless ``insecureSkipVerify: true`` is written too.
+    """
+
+    type: ClassVar[str] = "metrics-data-source"
+    stability: ClassVar[plugin.Stability] = "beta"
+
+    class Params(plugin.Params, frozen=True):
+        scheme: Literal["http", "https"] = "http"
+        path: Annotated[str, Meta(pattern="^/")] = "/metrics"
+        port: Annotated[int, Meta(ge=0, le=65_535)] = 0  #: 0: the endpoint's own
+        insecure_skip_verify: bool | None = None  #: None: true, unless there is a caCertPath
+        ca_cert_path: str = ""
+        client_cert_path: str = ""
+        client_key_path: str = ""
+        interval: str | float | None = None  #: Go duration or seconds; of a loaded endpoint
+        idle_interval: str | float | None = None  #: of an idle endpoint
+        sleeping_interval: str | float | None = None  #: of a sleeping one
+
+    def __init__(self, params: Params, tools: plugin.Tools) -> None:
+        """Take where the page is.
+
+        Raises:
+            ValueError: one of the client's certificate and key is missing, or a duration is bad.
+        """
+        del tools
+        if bool(params.client_cert_path) != bool(params.client_key_path):
+            raise ValueError("clientCertPath and clientKeyPath are needed together")
+        skip = params.insecure_skip_verify
+        self.source = Source(
+            scheme=params.scheme,
+            path=params.path,
+            port=params.port or None,
+            skip_verify=not params.ca_cert_path if skip is None else skip,
+            ca_cert_path=params.ca_cert_path,
+            client_cert_path=params.client_cert_path,
+            client_key_path=params.client_key_path,
+        )
+        self.interval = _seconds("interval", params.interval)
+        self.idle_interval = _seconds("idleInterval", params.idle_interval)
+        self.sleeping_interval = _seconds("sleepingInterval", params.sleeping_interval)
+
+    def pace(self, pace: Pace) -> Pace:
+        """Return ``pace`` with this source's intervals."""
+        fast = self.interval or pace.fast
+        return msgspec.structs.replace(
+            pace,
+            fast=fast,
+            idle=self.idle_interval or max(pace.idle, fast),
+            asleep=self.sleeping_interval or max(pace.asleep, fast),
+        )
+
+
+class CustomMetric(plugin.Params, frozen=True):
+    """One series that becomes an attribute of the endpoint's load."""
+
+    attribute_key: Annotated[str, Meta(min_length=1)]
+    metric_spec: Annotated[str, Meta(min_length=1)]
+
+
+class EngineConfig(plugin.Params, frozen=True):
+    """Where one kind of engine tells what; what is left out is as built in, if it is."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    queued_requests_spec: str = ""
+    running_requests_spec: str = ""
+    kv_usage_spec: str = ""
+    lora_spec: str = ""
+    cache_info_spec: str = ""
+    cache_block_size_label_name: str = ""
+    cache_num_blocks_label_name: str = ""
+    cache_block_size_spec: str = ""
+    cache_num_blocks_spec: str = ""
+    custom_metrics: tuple[CustomMetric, ...] = ()
+
+
+class CoreMetricsExtractor:
+    """How pages are read."""
+
+    type: ClassVar[str] = "core-metrics-extractor"
+    stability: ClassVar[plugin.Stability] = "beta"
+
+    class Params(plugin.Params, frozen=True):
+        default_engine: str = DEFAULT_ENGINE
+        engine_configs: tuple[EngineConfig, ...] = ()
+
+    def __init__(self, params: Params, tools: plugin.Tools) -> None:
+        """Build the engines.
+
+        Raises:
+            ValueError: a specification is malformed, or the default engine is unknown.
+        """
+        del tools
+        configured = [
+            _engine(config, f"engineConfigs[{index}]")
+            for index, config in enumerate(params.engine_configs)
+        ]
+        self.engines = Engines(configured, default=params.default_engine)
+
+
+class FileDiscovery:
+    """Endpoints from a file."""
+
+    type: ClassVar[str] = "file-discovery"
+    stability: ClassVar[plugin.Stability] = "beta"
+
+    class Params(plugin.Params, frozen=True):
+        path: Annotated[str, Meta(min_length=1)]
+        watch_file: bool = False
+
+    def __init__(self, params: Params, tools: plugin.Tools) -> None:
+        del tools
+        self.path = params.path
+        self.watch = params.watch_file
+
+
+class Ignored:
+    """Accepted, since what it would do is done anyway or not needed here."""
+
+    stability: ClassVar[plugin.Stability] = "beta"
+    note: ClassVar[str] = ""  #: why nothing is lost
+
+    class Params(plugin.Params, frozen=True):
+        """No parameters."""
+
+    def __init__(self, params: Any, tools: plugin.Tools) -> None:
+        del params, tools
+
+
+class ModelsDataSource(Ignored):
+    """``/v1/models`` of each endpoint: nothing here reads it."""
+
+    type: ClassVar[str] = "models-data-source"
+    note: ClassVar[str] = "no plugin here reads the models an endpoint lists"
+
+    class Params(plugin.Params, frozen=True):
+        scheme: Literal["http", "https"] = "http"
+        path: str = "/v1/models"
+        insecure_skip_verify: bool = True
+
+
+class ModelsDataExtractor(Ignored):
+    """See `ModelsDataSource`."""
+
+    type: ClassVar[str] = "models-data-extractor"
+    note: ClassVar[str] = ModelsDataSource.note
+
+
+class EndpointNotificationSource(Ignored):
+    """Endpoints that come and go are told to every plugin that keeps knowledge of them."""
+
+    type: ClassVar[str] = "endpoint-notification-source"
+    note: ClassVar[str] = "every plugin hears of endpoints that are gone"
+
+
+class K8sNotificationSource(Ignored):
+    """See `EndpointNotificationSource`."""
+
+    type: ClassVar[str] = "k8s-notification-source"
+    note: ClassVar[str] = EndpointNotificationSource.note
+
+    class Params(plugin.Params, frozen=True):
+        group: str = ""
+        version: str = ""
+        kind: str = ""
+
+
+class Dcgm:
+    """GPU metrics of NVIDIA's exporter: refused, since a scorer would wait for them in vain."""
+
+    type: ClassVar[str] = "dcgm-data-source"
+    stability: ClassVar[plugin.Stability] = "alpha"
+
+    class Params(msgspec.Struct, frozen=True):
+        """Anything: the constructor says no."""
+
+    def __init__(self, params: Params, tools: plugin.Tools) -> None:
+        raise ValueError(f"{self.type} is not supported yet: GPU metrics are not scraped")
+
+
+class DcgmExtractor(Dcgm):
+    """See `Dcgm`."""
+
+    type: ClassVar[str] = "dcgm-extractor"
+
+
+SOURCES: tuple[type[Any], ...] = (
+    MetricsDataSource,
+    CoreMetricsExtractor,
+    FileDiscovery,
+    ModelsDataSource,
+    ModelsDataExtractor,
+    EndpointNotificationSource,
+    K8sNotificationSource,
+    Dcgm,
+    DcgmExtractor,
+)
+
+
+def choose_endpoints(
+    options: ServeOptions, plugins: Mapping[str, Any], *, report: Callable[[str], None]
+) -> StaticEndpoints | EndpointsFile:
+    """Return the collector of endpoints that flags and configuration ask for.
+
+    Raises:
+        ConfigError: none is asked for, or several are, or the flag's list is malformed.
+    """
+    discovery = _only(FileDiscovery, plugins)
+    asked = {
+        "--endpoints": bool(options.endpoints),
+        "--endpoints-file": bool(options.endpoints_file),
+        FileDiscovery.type: discovery is not None,
+    }
+    chosen = [name for name, given in asked.items() if given]
+    if len(chosen) != 1:
+        found = ", ".join(chosen) or "nothing"
+        raise ConfigError(f"endpoints come from one of {', '.join(asked)}; given: {found}")
+    if options.endpoints:
+        return StaticEndpoints(options.endpoints)
+    if discovery is not None:
+        return EndpointsFile(discovery.path, watch=discovery.watch, report=report)
+    return EndpointsFile(options.endpoints_file, report=report)
+
+
+def choose_scraper(
+    options: ServeOptions,
+    plugins: Mapping[str, Any],
+    *,
+    clock: Clock,
+    random: randomness.Random,
+    ledger: Ledger,
+    reports: Reports,
+) -> Scraper:
+    """Return the scraper that flags and configuration ask for.
+
+    Raises:
+        ConfigError: two plugins contradict each other.
+    """
+    source = _only(MetricsDataSource, plugins)
+    extractor = _only(CoreMetricsExtractor, plugins)
+    pace = Pace(
+        fast=max(options.refresh_metrics_interval, LEAST_INTERVAL),
+        stale_after=options.metrics_staleness_threshold,
+    )
+    return Scraper(
+        ScrapeSettings(
+            source=Source() if source is None else source.source,
+            pace=pace if source is None else source.pace(pace),
+        ),
+        Engines() if extractor is None else extractor.engines,
+        clock=clock,
+        random=random,
+        ledger=ledger,
+        reports=reports,
+    )
+
+
+def _only(kind: type[T], plugins: Mapping[str, Any]) -> T | None:
+    found = {name: each for name, each in plugins.items() if isinstance(each, kind)}
+    if len(found) > 1:
+        names = ", ".join(sorted(found))
+        raise ConfigError(f"one {getattr(kind, 'type', kind)} at most, got {names}")
+    return next(iter(found.values()), None)
+
+
+def _seconds(name: str, value: str | float | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        seconds = parse_duration(value) if isinstance(value, str) else float(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    if seconds <= 0:
+        raise ValueError(f"{name}: expected more than 0 s, got {value!r}")
+    return max(seconds, LEAST_INTERVAL)
+
+
+def _engine(config: EngineConfig, where: str) -> Engine:
+    base = next((e for e in BUILT_IN if e.name == config.name), Engine(config.name))
+
+    def read(field: str, text: str) -> Selector:
+        try:
+            return parse_selector(text)
+        except ValueError as error:
+            raise ValueError(f"{where}.{field}: {error}") from error
+
+    def or_built_in(field: str, text: str, built_in: Selector | None) -> Selector | None:
+        return read(field, text) if text else built_in
+
+    usage = config.kv_usage_spec
+    return Engine(
+        config.name,
+        queued=or_built_in("queuedRequestsSpec", config.queued_requests_spec, base.queued),
+        running=or_built_in("runningRequestsSpec", config.running_requests_spec, base.running),
+        kv_usage=(read("kvUsageSpec", usage),) if usage else base.kv_usage,
+        lora=or_built_in("loraSpec", config.lora_spec, base.lora),
+        cache_info=or_built_in("cacheInfoSpec", config.cache_info_spec, base.cache_info),
+        block_size_label=config.cache_block_size_label_name or base.block_size_label,
+        num_blocks_label=config.cache_num_blocks_label_name or base.num_blocks_label,
+        block_size=or_built_in("cacheBlockSizeSpec", config.cache_block_size_spec, base.block_size),
+        num_blocks=or_built_in("cacheNumBlocksSpec", config.cache_num_blocks_spec, base.num_blocks),
+        custom=tuple(
+            (metric.attribute_key, read(f"customMetrics[{index}].metricSpec", metric.metric_spec))
+            for index, metric in enumerate(config.custom_metrics)
+        ),
+    )

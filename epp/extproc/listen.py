@@ -25,9 +25,16 @@ class PickerServer:
     """The ext_proc port, and its health."""
 
     def __init__(
-        self, server: aio.Server, port: int, service: ExtProcService, health: HealthService | None
+        self,
+        server: aio.Server,
+        port: int,
+        service: ExtProcService,
+        health: HealthService | None,
+        *,
+        secure: bool,
     ) -> None:
         self.port = port  #: the port that is bound
+        self.secure = secure  #: it speaks TLS
         self._server = server
         self._service = service
         self._health = health
@@ -35,6 +42,13 @@ class PickerServer:
     async def start(self) -> None:
         """Begin to serve."""
         await self._server.start()
+        log.info(
+            "ext_proc on port %d speaks %s; a gateway that speaks the other only sees its "
+            "connection closed: change that with --secure-serving=%s",
+            self.port,
+            "TLS" if self.secure else "plain text",
+            "false" if self.secure else "true",
+        )
 
     async def drain(self, grace: float, *, notice: float = 0.0) -> None:
         """Stop without dropping what is under way.
@@ -92,7 +106,8 @@ def build_server(
     server = aio.server(options=_options(largest))
     extra = [health.handler()] if health is not None else []
     server.add_generic_rpc_handlers((service.handler(), *extra, *handlers))
-    return PickerServer(server, _bind(server, host, port, credentials), service, health)
+    bound = _bind(server, host, port, credentials)
+    return PickerServer(server, bound, service, health, secure=credentials is not None)
 
 
 def build_health_server(

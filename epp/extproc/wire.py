@@ -79,11 +79,19 @@ def decode(data: bytes) -> Message | None:
 
 def _headers(part: Any) -> dict[str, str]:
     """Header values by lower-case name; several of one name are joined as RFC 9110, 5.2 says."""
+    pairs = part.headers.headers
+    headers = {
+        pair.key.lower(): pair.raw_value.decode("utf-8", "surrogateescape") or pair.value
+        for pair in pairs
+    }
+    return headers if len(headers) == len(pairs) else _joined(pairs)
+
+
+def _joined(pairs: Any) -> dict[str, str]:
     headers: dict[str, str] = {}
-    for header in part.headers.headers:
-        name = header.key.lower()
-        raw = header.raw_value
-        value = raw.decode("utf-8", "surrogateescape") if raw else header.value
+    for pair in pairs:
+        name = pair.key.lower()
+        value = pair.raw_value.decode("utf-8", "surrogateescape") or pair.value
         if name in headers:
             value = f"{headers[name]}{'; ' if name == 'cookie' else ', '}{value}"
         headers[name] = value

@@ -85,7 +85,8 @@ class OneProfile:
         self._headers = headers or {}
 
     def handle(self, request: InferenceRequest, profiles: Profiles) -> Pick:
-        return Pick(profiles.run("default", request).chosen, headers=self._headers)
+        chosen = profiles.run("default", request).chosen
+        return Pick(chosen, headers=self._headers, profile="default")
 
 
 class Diary:

@@ -1,1 +1,1 @@
-"""."""
+"""What an operator sees of the picker: metrics, logs, the admin port."""

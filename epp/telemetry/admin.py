@@ -1,0 +1,152 @@
+"""The admin port: metrics, health and what the picker knows, for operators.
+
+``/healthz`` says that the process lives, whatever the pool does; ``/readyz`` that it may get
+traffic. The pages under ``/debug`` show settings, endpoints and plugins' numbers: no prompt, no
+header, no key. There is no profiler. Big pages are encoded in a thread, so that no scrape
+of ours stops a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from epp.model import Endpoint
+from epp.telemetry.metrics import Metrics
+
+GRACE_SECONDS = 1.0  #: for open requests when the port closes
+SECRET_WORDS = ("password", "secret", "token", "credential", "authorization", "api_key", "apikey")
+HIDDEN = "(hidden)"
+NOT_SECRET = frozenset({"tokens", "max_tokens"})
+
+Page = Callable[[], Any]
+
+
+class AdminPages(msgspec.Struct, frozen=True):
+    """What the pages show; each is asked when its page is read."""
+
+    ready: Callable[[], bool]
+    config: Page  #: anything `msgspec` can encode
+    endpoints: Callable[[], tuple[Endpoint, ...]]
+    plugins: Callable[
+        [], Mapping[str, Any]
+    ]  #: instances by name; those with ``dump_state`` show it
+    in_flight: Callable[[Endpoint], Mapping[str, int]] = lambda _: {}
+
+
+class AdminServer:
+    """Serves the pages over plain HTTP."""
+
+    def __init__(self, host: str, port: int, metrics: Metrics, pages: AdminPages) -> None:
+        """Serve on ``host``; ``port`` 0 takes a free one."""
+        self.port = port  #: where it listens, once started
+        self._host = host
+        self._metrics = metrics
+        self._pages = pages
+        self._rendering = asyncio.Lock()
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> int:
+        """Listen; return the port.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=GRACE_SECONDS)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self.port).start()
+        except BaseException:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self.port = int(runner.addresses[0][1])
+        return self.port
+
+    async def stop(self) -> None:
+        """Close the port; not started is not an error."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    def _app(self) -> web.Application:
+        app = web.Application(client_max_size=0)
+        app.router.add_get("/", self._index)
+        app.router.add_get("/metrics", self._get_metrics)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/debug/config", self._config)
+        app.router.add_get("/debug/pool", self._pool)
+        app.router.add_get("/debug/plugins/state", self._plugins)
+        return app
+
+    async def _index(self, request: web.Request) -> web.Response:
+        paths = sorted({resource.canonical for resource in request.app.router.resources()} - {"/"})
+        return web.Response(text="\n".join(["epp", *paths, ""]))
+
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        self._metrics.refresh()
+        accept = request.headers.get("Accept", "")
+        async with self._rendering:  # one page at a time: it is big, and threads share the CPU
+            page, content_type = await asyncio.to_thread(self._metrics.render, accept)
+        return web.Response(body=page, headers={"Content-Type": content_type})
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        ready = self._pages.ready()
+        return web.Response(text="ok\n" if ready else "not ready\n", status=200 if ready else 503)
+
+    async def _config(self, request: web.Request) -> web.Response:
+        return _json(without_secrets(msgspec.to_builtins(self._pages.config(), enc_hook=str)))
+
+    async def _pool(self, request: web.Request) -> web.Response:
+        return _json([self._endpoint(endpoint) for endpoint in self._pages.endpoints()])
+
+    def _endpoint(self, endpoint: Endpoint) -> Mapping[str, Any]:
+        shown = msgspec.to_builtins(endpoint, enc_hook=_sorted_or_text)
+        return {**shown, "address": endpoint.address, "inFlight": self._pages.in_flight(endpoint)}
+
+    async def _plugins(self, request: web.Request) -> web.Response:
+        return _json({name: _state(each) for name, each in self._pages.plugins().items()
+                      if hasattr(each, "dump_state")})  # fmt: skip
+
+
+def without_secrets(value: Any) -> Any:
+    """Return ``value`` with the values of keys that look secret replaced."""
+    if isinstance(value, Mapping):
+        return {
+            key: HIDDEN if _is_secret(str(key)) and inner else without_secrets(inner)
+            for key, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [without_secrets(inner) for inner in value]
+    return value
+
+
+def _is_secret(key: str) -> bool:
+    words = key.lower().replace("-", "_")
+    if words.endswith("tokens") or words in NOT_SECRET:
+        return False
+    return any(words.endswith(word) for word in SECRET_WORDS)
+
+
+def _state(plugin: Any) -> Any:
+    try:
+        return plugin.dump_state()
+    except Exception as error:  # noqa: BLE001 - one plugin's bug must not hide the others
+        return {"error": type(error).__name__}
+
+
+def _sorted_or_text(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set | frozenset) else str(value)
+
+
+def _json(value: Any) -> web.Response:
+    body = msgspec.json.format(msgspec.json.encode(value, enc_hook=_sorted_or_text), indent=2)
+    return web.Response(body=body, content_type="application/json")

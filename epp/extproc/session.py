@@ -1,9 +1,8 @@
 """One ext_proc stream as a state machine, without I/O.
 
 A session is fed each message from the gateway and says what it means; replies are queued in
-the order the gateway requires and drained with `Session.replies`. It does not wait, read a
-clock or know protobuf: `wire` translates and `server` waits. Everything about the order of
-messages lives here; nothing about choosing an endpoint does.
+the order the gateway requires and drained with `Session.replies`. `wire` translates and `server`
+waits. All about the order of messages lives here; nothing about choosing an endpoint does.
 
 The two sides are independent (an upgraded connection streams both ways at once)::
 
@@ -31,7 +30,7 @@ soon as a body's piece comes before the head is answered: in no other mode does 
 nothing comes, `Session.guessing` is True, and the server calls `Session.silence` after a moment:
 then the gateway waits for the head's answer, and pieces that follow are answered as STREAMED.
 
-Hot path: 4 to 6 us a request. No logging, no await, one dictionary per head.
+Hot path: 5 to 8 us a request (30 us with `wire` and `server`), caches warm. No logging, no await, one dictionary per head.
 
 **Source:** envoy/service/ext_proc/v3/external_processor.proto, processing_mode.proto;
 Gateway API Inference Extension, proposal 004.
@@ -67,11 +66,9 @@ from epp.extproc.messages import (
     Side,
     Trailers,
 )
+from epp.extproc.pieces import pieces
 from epp.headers import DESTINATION, REQUEST_ID
 from epp.model import Arrival, Pick
-
-PIECE_BYTES = 62_000
-"""Envoy refuses streamed pieces of 64 KiB and more; this leaves room for their framing."""
 
 _DUPLEX = (Mode.FULL_DUPLEX_STREAMED, Mode.GRPC)
 _DECIDED_AT_HEAD = (Mode.NONE, Mode.STREAMED, Mode.BUFFERED_PARTIAL, Mode.GRPC)
@@ -208,7 +205,7 @@ class Session:
             self._accept_buffered(pick, None if body == original else body)
             return
         self._replies.append(ForwardHead(self._decide(pick)))
-        self._add_pieces(Side.REQUEST, body, ends=not self._trailers)
+        self._replies += pieces(Side.REQUEST, body, ends=not self._trailers)
         if self._trailers:
             self._replies.append(_PASS_TRAILERS[Side.REQUEST])
 
@@ -396,19 +393,8 @@ class Session:
     def _pass(self, body: Body, mode: Mode | None) -> None:
         """Pass a piece on at once, untouched."""
         if mode is None or mode in _DUPLEX:
-            self._add_pieces(body.side, body.data, ends=body.ends)
-            if not body.data and not body.ends:
-                self._replies.append(Piece(body.side, b"", ends=False))
+            self._replies += pieces(body.side, body.data, ends=body.ends) or [
+                Piece(body.side, b"", ends=False)
+            ]
         else:
             self._replies.append(_PASS_BODY[body.side])
-
-    def _add_pieces(self, side: Side, data: bytes, *, ends: bool) -> None:
-        """Queue ``data`` in pieces, the last one flagged if ``ends``; nothing for nothing."""
-        size = len(data)
-        if size <= PIECE_BYTES:
-            if size or ends:
-                self._replies.append(Piece(side, data, ends))
-            return
-        for start in range(0, size, PIECE_BYTES):
-            stop = start + PIECE_BYTES
-            self._replies.append(Piece(side, data[start:stop], ends and stop >= size))

@@ -190,7 +190,7 @@ class Metrics:
         self.store.live(name, value)
 
     def refresh(self) -> None:
-        """Read the live gauges: on the event loop, before `render`. About 2 ms for 1000."""
+        """Read the live gauges: on the event loop, before `render`. 4 ms for 1000 endpoints."""
         self.store.refresh()
 
     def render(self, accept: str = "") -> tuple[bytes, str]:

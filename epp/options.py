@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 
@@ -34,7 +36,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_buffered_bytes: int = 512 * 2**20
     grpc_max_recv_msg_size: int = 0  #: 0: as large as `max_body_bytes` needs
     grpc_max_send_msg_size: int = 0
-    error_format: str = "openai"  #: or "text", as the Go router answers
+    error_format: Literal["openai", "text"] = "openai"  #: text: as the Go router answers
     drain_timeout: float = 30.0
 
     # scraping
@@ -47,6 +49,6 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     # telemetry
     verbosity: int = 2  #: klog's -v; 4 and above log decisions
-    log_format: str = "json"  #: or "console"
+    log_format: Literal["json", "console"] = "json"
 
     warnings: tuple[str, ...] = ()  #: about the command line itself, to be logged at start

@@ -26,12 +26,14 @@ class Router:
         *,
         clock: Clock,
         on_observer_error: Callable[[Observer, Exception], None],
+        heed_subset: bool = True,
     ) -> None:
         self.pipeline = pipeline  #: what is used now; replaced whole by `reload`
         self._pool = pool
         self._ledger = ledger
         self._clock = clock
         self._on_observer_error = on_observer_error
+        self._heed_subset = heed_subset  #: whether the gateway's subset hint counts
 
     def reload(self, pipeline: Pipeline) -> None:
         """Use ``pipeline`` for every request from now on; those under way keep theirs."""
@@ -80,7 +82,7 @@ class Router:
     def _allowed(self, arrival: Arrival) -> Sequence[Endpoint]:
         """The endpoints this request may use; health rules never leave an allowed subset empty."""
         endpoints: Sequence[Endpoint] = self._pool.routable()
-        if arrival.subset is not None:
+        if arrival.subset is not None and self._heed_subset:
             subset = frozenset(arrival.subset)
             endpoints = _within(subset, endpoints) or _within(
                 subset, [e for e in self._pool.snapshot() if not e.draining]

@@ -36,6 +36,7 @@ class AdminPages(msgspec.Struct, frozen=True):
         [], Mapping[str, Any]
     ]  #: instances by name; those with ``dump_state`` show it
     in_flight: Callable[[Endpoint], Mapping[str, int]] = lambda _: {}
+    state: Page = dict  #: the process's own counts: streams, open exchanges, buffered bytes
 
 
 class AdminServer:
@@ -81,6 +82,7 @@ class AdminServer:
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/debug/config", self._config)
         app.router.add_get("/debug/pool", self._pool)
+        app.router.add_get("/debug/state", self._state)
         app.router.add_get("/debug/plugins/state", self._plugins)
         return app
 
@@ -110,7 +112,10 @@ class AdminServer:
 
     def _endpoint(self, endpoint: Endpoint) -> Mapping[str, Any]:
         shown = msgspec.to_builtins(endpoint, enc_hook=_sorted_or_text)
-        return {**shown, "address": endpoint.address, "inFlight": self._pages.in_flight(endpoint)}
+        return {**shown, "address": endpoint.address, **self._pages.in_flight(endpoint)}
+
+    async def _state(self, request: web.Request) -> web.Response:
+        return _json(self._pages.state())
 
     async def _plugins(self, request: web.Request) -> web.Response:
         return _json({name: _state(each) for name, each in self._pages.plugins().items()

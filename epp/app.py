@@ -1,0 +1,400 @@
+"""Composition root: options and configuration -> a running picker; start, reload, drain, stop.
+
+Every task is started here or in a collector's own task group, and is named. A reload builds a
+new pipeline beside the old one and swaps it in by one assignment; a bad file changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import signal
+import sys
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+from grpc import aio
+
+from epp.build import Parts, configure, retire
+from epp.catalog import Catalog
+from epp.clock import SystemClock
+from epp.collect.discovery import EndpointsFile
+from epp.collect.pace import Pace
+from epp.collect.parse.engines import Engines
+from epp.collect.scrape import Reports, Scraper, ScrapeSettings
+from epp.collect.sources import CoreMetricsExtractor, FileDiscovery, MetricsDataSource
+from epp.collect.static import StaticEndpoints
+from epp.config.watch import watch_file
+from epp.errors import ConfigError, EppError
+from epp.exchange import Exchange
+from epp.extproc import tls
+from epp.extproc.health import HealthService
+from epp.extproc.listen import build_health_server, build_server
+from epp.extproc.server import Counters, ExtProcService, Settings
+from epp.feedback.access_log import AccessLogs
+from epp.feedback.unseen import Unseen
+from epp.ledger import Ledger
+from epp.model import Endpoint
+from epp.observe.metrics import MetricsObserver
+from epp.options import ServeOptions
+from epp.pipeline import Pipeline
+from epp.plugin import Observer
+from epp.pool import Pool
+from epp.router import Router
+from epp.telemetry import log as logs
+from epp.telemetry.admin import AdminPages, AdminServer
+from epp.telemetry.metrics import Metrics
+
+SWEEP_SECONDS = 0.25  #: between looks at exchanges that nobody told the end of
+NOTICE_SECONDS = 1.0  #: not ready, but still serving, before the port closes
+GC_THRESHOLDS = (20_000, 20, 20)
+"""Allocations between collections: few objects of ours form cycles, and a full collection with
+a large index stops the loop for milliseconds."""
+
+log = logging.getLogger(__name__)
+
+
+def run(options: ServeOptions) -> int:
+    """Run the picker until SIGTERM or SIGINT; return the exit status (2: cannot start)."""
+    logs.set_up(options.verbosity, options.log_format)
+    for warning in options.warnings:
+        log.warning(warning)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(App(options).run())
+    except ConfigError as error:
+        print(f"epp: {error}", file=sys.stderr)  # noqa: T201 - the last word of a failed start
+        return 2
+
+
+class App:
+    """One picker: what it is made of, and its life."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self.options = options
+        self.clock = SystemClock()
+        self.pool = Pool(options.pool_name)
+        self.ledger = Ledger()
+        self.metrics = Metrics()
+        self.unseen = Unseen(self.pool, self.clock)
+        self._seldom = logs.Seldom(self.clock, log.warning)
+        self._last_error = ""  #: why the last reload was refused; "" if it was not
+        self.parts = Parts(
+            clock=self.clock,
+            random=random.Random(),
+            ledger=self.ledger,
+            pool=self.pool,
+            catalog=Catalog(options.plugin_paths),
+            allow_experimental=options.allow_experimental_plugins,
+            extra_observers=(MetricsObserver(self.metrics, self.clock),),
+            emit_scores=options.emit_endpoint_scores,
+            on_fault=self._plugin_fault,
+        )
+        self.loaded, pipeline = configure(self._text(), self.parts, source=options.config_file)
+        self._warn(self.loaded.warnings, pipeline)
+        self.router = Router(
+            self.pool,
+            pipeline,
+            self.ledger,
+            clock=self.clock,
+            on_observer_error=self._observer_error,
+            heed_subset=not options.disable_endpoint_subset_filter,
+        )
+        retire(None, pipeline, self.pool)
+        self.pool.on_forget(self.ledger.forget)
+        self.pool.on_forget(self.metrics.forget)
+        self.metrics.plugin_types = _types(pipeline)
+
+    async def run(self) -> int:
+        """Serve until told to stop; return the exit status.
+
+        Raises:
+            ConfigError: the picker cannot start as it is told to.
+        """
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self.reload("SIGHUP"))
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(work, name=name) for name, work in self._collectors().items()
+                ]
+                await self._serve(stop)
+                for task in tasks:
+                    task.cancel()
+        except* ConfigError as errors:
+            raise errors.exceptions[0] from None
+        log.info("stopped")
+        return 0
+
+    def reload(self, why: str) -> None:
+        """Read the configuration again; what is wrong with it changes nothing."""
+        before = self.router.pipeline
+        try:
+            loaded, pipeline = configure(
+                self._text(), self.parts, previous=before, source=self.options.config_file
+            )
+        except ConfigError as error:
+            self._last_error = str(error)
+            self.metrics.reloaded(ok=False)
+            log.error("the configuration stays as it was (%s): %s", why, error)  # noqa: TRY400
+            return
+        self._warn(loaded.warnings, pipeline)
+        self.router.reload(pipeline)
+        retire(before, pipeline, self.pool)
+        self.loaded, self._last_error = loaded, ""
+        self.metrics.plugin_types = _types(pipeline)
+        self.metrics.reloaded(ok=True)
+        log.info("the configuration was read again (%s)", why)
+
+    # --- serving -------------------------------------------------------------------------
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        options = self.options
+        service = self._service()
+        health = HealthService(lambda: self.pool.synced)
+        credentials = None
+        if options.secure_serving:
+            credentials = tls.credentials(Path(options.cert_path) if options.cert_path else None)
+        server = build_server(
+            service,
+            health=health if options.health_checking else None,
+            handlers=(AccessLogs(self.unseen).handler(),),
+            credentials=credentials,
+            host=options.host,
+            port=options.grpc_port,
+            max_message_bytes=options.grpc_max_recv_msg_size or None,
+        )
+        health_server, health_port = build_health_server(
+            health, host=options.host, port=options.grpc_health_port
+        )
+        admin = AdminServer(options.host, options.metrics_port, self.metrics, self._pages(service))
+        try:
+            await self._start(server.start(), health_server, admin)
+            ports = {"grpc": server.port, "health": health_port, "admin": admin.port}
+            print(msgspec.json.encode(ports).decode(), flush=True)  # noqa: T201 - who starts us reads it
+            log.info("serving", extra={"fields": {**ports, "tls": options.secure_serving}})
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(*GC_THRESHOLDS)
+            await stop.wait()
+            log.info("draining", extra={"fields": {"streams": service.active}})
+            health.drain()
+            await server.drain(options.drain_timeout, notice=NOTICE_SECONDS)
+        finally:
+            await health_server.stop(None)
+            await admin.stop()
+
+    async def _start(
+        self, serving: Coroutine[Any, Any, None], health: aio.Server, admin: AdminServer
+    ) -> None:
+        await serving
+        await health.start()
+        try:
+            await admin.start()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on port {self.options.metrics_port}: {error}"
+            ) from error
+
+    def _service(self) -> ExtProcService:
+        service = ExtProcService(
+            self.router,
+            settings=Settings(
+                max_body_bytes=self.options.max_body_bytes,
+                max_buffered_bytes=self.options.max_buffered_bytes,
+                error_format=self.options.error_format,
+            ),
+            unseen=self.unseen,
+            counters=_Streams(self.metrics),
+            answer_headers=self._answer_headers,
+            on_answer_piece=Exchange.response_data,
+        )
+        self.metrics.watch_pool(self.pool.name, self.pool.snapshot, self.ledger)
+        self.metrics.live("epp_buffered_bytes", lambda: {(): float(service.budget.used)})
+        self.metrics.live("epp_open_exchanges", lambda: {(): float(len(self.unseen))})
+        return service
+
+    def _answer_headers(self, exchange: Exchange) -> Mapping[str, str]:
+        headers: dict[str, str] = {}
+        for adder in self.router.pipeline.answer_headers:
+            headers.update(adder.answer_headers(exchange.request, exchange.pick, exchange.served))
+        return headers
+
+    # --- collecting ----------------------------------------------------------------------
+
+    def _collectors(self) -> dict[str, Coroutine[Any, Any, None]]:
+        plugins = self.router.pipeline.plugins.values()
+        return {
+            "endpoints": self._endpoints(plugins),
+            "scrape": self._scraper(plugins).run(self.pool),
+            "unseen": self._sweep(),
+            **self._watches(),
+        }
+
+    def _endpoints(self, plugins: Any) -> Coroutine[Any, Any, None]:
+        options = self.options
+        files = [p for p in plugins if isinstance(p, FileDiscovery)]
+        path = options.endpoints_file or (files[0].path if files else "")
+        if bool(options.endpoints) == bool(path):
+            raise ConfigError(
+                "say where the endpoints are: --endpoints HOST:PORT,... or --endpoints-file FILE"
+                if not path
+                else "--endpoints and an endpoints file exclude each other"
+            )
+        if path:
+            watch = bool(options.endpoints_file) or files[0].watch
+            source = EndpointsFile(path, watch=watch, report=self._seldom)
+            source.load(self.pool)
+            return source.run(self.pool)
+        fixed = StaticEndpoints(options.endpoints)
+        fixed.load(self.pool)
+        return fixed.run(self.pool)
+
+    def _scraper(self, plugins: Any) -> Scraper:
+        options = self.options
+        pace = Pace(
+            fast=max(options.refresh_metrics_interval, 0.01),
+            idle=max(0.5, options.refresh_metrics_interval),
+            stale_after=options.metrics_staleness_threshold,
+        )
+        settings = ScrapeSettings(pace=pace)
+        for source in plugins:
+            if isinstance(source, MetricsDataSource):
+                settings = ScrapeSettings(source.source, source.pace(pace))
+        engines = Engines((), default="vllm")
+        for extractor in plugins:
+            if isinstance(extractor, CoreMetricsExtractor):
+                engines = extractor.engines
+        return Scraper(
+            settings,
+            engines,
+            clock=self.clock,
+            random=random.Random(),
+            ledger=self.ledger,
+            reports=_Scrapes(self.metrics, self._seldom),
+        )
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            before = self.unseen.reaped
+            self.unseen.sweep()
+            for _ in range(self.unseen.reaped - before):
+                self.metrics.reaped()
+
+    def _watches(self) -> dict[str, Coroutine[Any, Any, None]]:
+        path = self.options.config_file
+        if not path:
+            return {}
+
+        async def changed() -> None:
+            self.reload(f"{path} changed")
+
+        return {"config": watch_file(path, changed)}
+
+    # --- telling -------------------------------------------------------------------------
+
+    def _text(self) -> str | None:
+        options = self.options
+        if options.config_file and options.config_text:
+            raise ConfigError("--config-file and --config-text exclude each other")
+        if not options.config_file:
+            return options.config_text or None
+        try:
+            return Path(options.config_file).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the configuration: {error}") from error
+
+    def _warn(self, warnings: tuple[str, ...], pipeline: Pipeline) -> None:
+        for warning in (*warnings, *pipeline.warnings):
+            log.warning(warning)
+
+    def _pages(self, service: ExtProcService) -> AdminPages:
+        def config() -> Any:
+            return {
+                "source": self.loaded.source or "built in",
+                "current": not self._last_error,
+                "lastError": self._last_error,
+                "warnings": self.loaded.warnings,
+                "config": self.loaded.config,
+            }
+
+        def in_flight(endpoint: Endpoint) -> Mapping[str, int]:
+            counts = self.ledger.get(endpoint.id)
+            return {"in_flight_requests": counts.requests, "in_flight_tokens": counts.tokens}
+
+        def state() -> Any:
+            return {
+                "streams": service.active,
+                "open_exchanges": len(self.unseen),
+                "reaped": self.unseen.reaped,
+                "unmatched_log_entries": self.unseen.unmatched,
+                "access_logs": self.unseen.logs_connected,
+                "buffered_bytes": service.budget.used,
+                "draining": service.draining,
+            }
+
+        return AdminPages(
+            ready=lambda: self.pool.synced and not service.draining,
+            config=config,
+            endpoints=self.pool.snapshot,
+            plugins=lambda: self.router.pipeline.plugins,
+            in_flight=in_flight,
+            state=state,
+        )
+
+    def _observer_error(self, observer: Observer, error: Exception) -> None:
+        name = type(observer).__name__
+        self.metrics.plugin_failed(name, "raised")
+        self._seldom(f"{name} raised {type(error).__name__}", kind=name)
+
+    def _plugin_fault(self, name: str, kind: str) -> None:
+        self.metrics.plugin_failed(name, kind)
+        self._seldom(f"plugin {name!r}: {kind}", kind=f"{name} {kind}")
+
+
+class _Streams(Counters):
+    """Counts streams in the metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.stream_started = metrics.stream_started  # type: ignore[method-assign]
+        self.stream_ended = metrics.stream_ended  # type: ignore[method-assign]
+        self.spurious = metrics.spurious  # type: ignore[method-assign]
+        self._metrics = metrics
+
+    def refused(self, error: EppError) -> None:
+        """See `Counters.refused`."""
+        self._metrics.refused(error)
+
+
+class _Scrapes(Reports):
+    """Counts scrapes in the metrics."""
+
+    def __init__(self, metrics: Metrics, warn: logs.Seldom) -> None:
+        self._metrics = metrics
+        self._warn = warn
+
+    def scrape_failed(self, reason: str) -> None:
+        """See `Reports.scrape_failed`."""
+        self._metrics.scrape_failed(reason)
+
+    def lines_unreadable(self, count: int) -> None:
+        """See `Reports.lines_unreadable`."""
+        self._metrics.lines_unreadable(count)
+
+    def warn(self, text: str) -> None:
+        """See `Reports.warn`."""
+        self._warn(text)
+
+
+def _types(pipeline: Pipeline) -> Mapping[str, str]:
+    """Type of each plugin instance, by its name."""
+    return {name: getattr(p, "type", type(p).__name__) for name, p in pipeline.plugins.items()}

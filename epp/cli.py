@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import epp
 from epp.arguments import truth
 from epp.config.units import parse_duration, parse_quantity
+from epp.errors import ConfigError
 from epp.options import ServeOptions
 
 VERBS = ("serve", "check", "engine", "gateway", "demo", "bench")
@@ -63,7 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(parsed, "run"):
         parser.print_help()
         return 2
-    return int(parsed.run(parsed))
+    try:
+        return int(parsed.run(parsed))
+    except (ConfigError, OSError) as error:
+        print(f"{parser.prog} {arguments[0]}: {error}", file=sys.stderr)  # noqa: T201
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:

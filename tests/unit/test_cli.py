@@ -1,0 +1,68 @@
+"""The command line: what flags become. Out: what the verbs do."""
+
+from __future__ import annotations
+
+import pytest
+
+from epp.cli import IGNORED, _kebab, _parser, main, serve_options
+from epp.options import ServeOptions
+
+
+def options(*flags: str) -> ServeOptions:
+    return serve_options(_parser().parse_args(["serve", *_kebab(list(flags))]))
+
+
+def test_without_flags_everything_is_the_default() -> None:
+    assert options() == ServeOptions()
+
+
+def test_flags_as_the_go_picker_takes_them() -> None:
+    chosen = options(
+        "--grpc-port=19002", "--grpc-health-port", "19003", "--secure-serving=false",
+        "--refresh-metrics-interval=200ms", "--drain-timeout=1m30s", "-v=4",
+        "--grpc-max-recv-msg-size=64Mi", "--emit-endpoint-scores", "--zap-encoder=console",
+        "--endpoints=10.0.0.1:8000",
+    )  # fmt: skip
+    assert (chosen.grpc_port, chosen.grpc_health_port) == (19002, 19003)
+    assert chosen.secure_serving is False
+    assert chosen.refresh_metrics_interval == pytest.approx(0.2)
+    assert chosen.drain_timeout == pytest.approx(90.0)
+    assert (chosen.verbosity, chosen.log_format) == (4, "console")
+    assert chosen.grpc_max_recv_msg_size == 64 * 2**20
+    assert chosen.emit_endpoint_scores is True
+    assert chosen.endpoints == "10.0.0.1:8000"
+    assert chosen.warnings == ()
+
+
+@pytest.mark.parametrize("flag", sorted(IGNORED))
+def test_flags_that_change_nothing_are_accepted_with_a_warning(flag: str) -> None:
+    (warning,) = options(f"--{flag}=1s").warnings
+    assert warning.startswith(f"--{flag} is accepted and ignored: ")
+
+
+def test_the_spelling_of_the_first_pickers() -> None:
+    assert options("-poolName", "vllm-pool", "-grpcPort=9100").pool_name == "vllm-pool"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(["--grpc-port=70000"], id="port out of range"),
+        pytest.param(["--drain-timeout=30"], id="duration without a unit"),
+        pytest.param(["--secure-serving=maybe"], id="not a boolean"),
+        pytest.param(["--no-such-flag"], id="unknown flag"),
+    ],
+)
+def test_bad_flags_end_with_status_2_and_one_line(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *flags])
+    assert ended.value.code == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_flags_alone_mean_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--grpc-port=x"])
+    assert "epp serve: " in capsys.readouterr().err

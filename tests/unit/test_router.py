@@ -1,0 +1,145 @@
+"""Which endpoints a request may use, and that it is booked. Out: parsing, scoring."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from epp.clock import ManualClock
+from epp.errors import NoEndpoints
+from epp.exchange import Exchange
+from epp.flow.gate import Gate
+from epp.ledger import Ledger
+from epp.model import Arrival, Endpoint, InferenceRequest, Outcome, Pick
+from epp.pipeline import Pipeline
+from epp.plugin import Observer, Profiles
+from epp.pool import Pool
+from epp.router import Router
+from epp.rules import Rules
+from epp.schedule.scheduler import Scheduler
+from tests.support import build
+
+
+class Opaque:
+    """Reads nothing but a prompt length."""
+
+    def parse(self, arrival: Arrival, now: float) -> InferenceRequest:
+        return build.request(
+            id=arrival.id, headers=arrival.headers, prompt_tokens=len(arrival.body)
+        )
+
+
+class TakesFirst:
+    """Remembers the candidates, takes the first."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+
+    def handle(self, request: InferenceRequest, profiles: Profiles) -> Pick:
+        candidates: Sequence[Endpoint] = profiles._endpoints  # type: ignore[attr-defined]
+        self.seen.append([endpoint.address for endpoint in candidates])
+        return Pick(tuple(candidates[:1]))
+
+
+class Full:
+    def saturation(self, endpoints: Sequence[Endpoint]) -> float:
+        return 1.0
+
+
+def unchanged(request: InferenceRequest, target_model: str) -> InferenceRequest:
+    return request
+
+
+class World:
+    def __init__(self, *endpoints: Endpoint, heed_subset: bool = True) -> None:
+        self.handler = TakesFirst()
+        self.ledger = Ledger()
+        pool = Pool()
+        for endpoint in endpoints:
+            pool.put(endpoint)
+        line = Pipeline(
+            formats=Opaque(),
+            rules=Rules(unchanged),
+            gate=Gate(Full()),
+            screeners=(),
+            enrichers=(),
+            admitters=(),
+            scheduler=Scheduler({}, self.handler),
+            observers=(),
+        )
+        self.router = Router(
+            pool, line, self.ledger, clock=ManualClock(), on_observer_error=_fail,
+            heed_subset=heed_subset,
+        )  # fmt: skip
+
+    def route(self, subset: tuple[str, ...] | None = None, body: bytes = b"") -> Exchange:
+        return asyncio.run(self.router.route(Arrival("r-1", {}, body, subset)))
+
+
+def _fail(observer: Observer, error: Exception) -> None:
+    raise error
+
+
+A = build.endpoint("a", host="10.0.0.1", port=8000)
+A1 = build.endpoint("a1", host="10.0.0.1", port=8001)
+B = build.endpoint("b", host="10.0.0.2", port=8000)
+V6 = build.endpoint("v6", host="fd00::1", port=8000)
+DOWN = build.endpoint("down", host="10.0.0.9", port=8000, reachable=False)
+DRAINING = build.endpoint("draining", host="10.0.0.8", port=8000, draining=True)
+
+
+@pytest.mark.parametrize(
+    ("subset", "candidates"),
+    [
+        pytest.param(None, ["10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "[fd00::1]:8000"],
+                     id="no hint allows the whole pool"),
+        pytest.param(("10.0.0.1:8001",), ["10.0.0.1:8001"], id="a port is heeded"),
+        pytest.param(("10.0.0.1",), ["10.0.0.1:8000", "10.0.0.1:8001"], id="a host is all its ports"),
+        pytest.param(("[fd00::1]:8000", "10.9.9.9:1"), ["[fd00::1]:8000"],
+                     id="IPv6 in brackets, strangers ignored"),
+        pytest.param(("10.0.0.9:8000",), ["10.0.0.9:8000"],
+                     id="health rules never leave an allowed subset empty"),
+    ],
+)  # fmt: skip
+def test_candidates(subset: tuple[str, ...] | None, candidates: list[str]) -> None:
+    world = World(A, A1, B, V6, DOWN, DRAINING)
+    world.route(subset)
+    assert world.handler.seen == [candidates]
+
+
+@pytest.mark.parametrize(
+    "subset",
+    [
+        pytest.param((), id="an empty subset"),
+        pytest.param(("10.9.9.9:1",), id="nobody of the pool"),
+        pytest.param(("10.0.0.1:9",), id="another port"),
+        pytest.param(("10.0.0.8:8000",), id="one that drains"),
+    ],
+)
+def test_a_subset_without_a_ready_endpoint_is_503(subset: tuple[str, ...]) -> None:
+    with pytest.raises(NoEndpoints):
+        World(A, DRAINING).route(subset)
+
+
+def test_an_empty_pool_is_503() -> None:
+    with pytest.raises(NoEndpoints) as raised:
+        World().route()
+    assert raised.value.status == 503
+
+
+def test_the_subset_can_be_told_to_be_ignored() -> None:
+    world = World(A, heed_subset=False)
+    world.route(("10.9.9.9:1",))
+    assert world.handler.seen == [["10.0.0.1:8000"]]
+
+
+def test_a_pick_is_booked_until_its_exchange_ends() -> None:
+    world = World(A)
+    exchange = world.route(body=b"x" * 12)
+    counts = world.ledger.get(A.id)
+    assert (counts.requests, counts.tokens) == (1, 12)
+    exchange.end(Outcome.ABANDONED)
+    exchange.end(Outcome.COMPLETED)
+    assert (counts.requests, counts.tokens) == (0, 0)

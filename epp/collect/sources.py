@@ -10,30 +10,19 @@ bring something nobody reads here are accepted (`Ignored`) or refused with a sen
 
 from __future__ import annotations
 
-import random as randomness
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
 from epp import plugin
-from epp.clock import Clock
-from epp.collect.discovery import EndpointsFile
 from epp.collect.fetch import Source
 from epp.collect.pace import Pace
 from epp.collect.parse.engines import BUILT_IN, DEFAULT_ENGINE, Engine, Engines
 from epp.collect.parse.prometheus import Selector, parse_selector
-from epp.collect.scrape import Reports, Scraper, ScrapeSettings
-from epp.collect.static import StaticEndpoints
 from epp.config.units import parse_duration
-from epp.errors import ConfigError
-from epp.ledger import Ledger
-from epp.options import ServeOptions
 
 LEAST_INTERVAL = 0.05  #: seconds; what `--refresh-metrics-interval` is raised to, as in Go
-
-T = TypeVar("T")
 
 
 class MetricsDataSource:
@@ -236,72 +225,6 @@ SOURCES: tuple[type[Any], ...] = (
     Dcgm,
     DcgmExtractor,
 )
-
-
-def choose_endpoints(
-    options: ServeOptions, plugins: Mapping[str, Any], *, report: Callable[[str], None]
-) -> StaticEndpoints | EndpointsFile:
-    """Return the collector of endpoints that flags and configuration ask for.
-
-    Raises:
-        ConfigError: none is asked for, or several are, or the flag's list is malformed.
-    """
-    discovery = _only(FileDiscovery, plugins)
-    asked = {
-        "--endpoints": bool(options.endpoints),
-        "--endpoints-file": bool(options.endpoints_file),
-        FileDiscovery.type: discovery is not None,
-    }
-    chosen = [name for name, given in asked.items() if given]
-    if len(chosen) != 1:
-        found = ", ".join(chosen) or "nothing"
-        raise ConfigError(f"endpoints come from one of {', '.join(asked)}; given: {found}")
-    if options.endpoints:
-        return StaticEndpoints(options.endpoints)
-    if discovery is not None:
-        return EndpointsFile(discovery.path, watch=discovery.watch, report=report)
-    return EndpointsFile(options.endpoints_file, report=report)
-
-
-def choose_scraper(
-    options: ServeOptions,
-    plugins: Mapping[str, Any],
-    *,
-    clock: Clock,
-    random: randomness.Random,
-    ledger: Ledger,
-    reports: Reports,
-) -> Scraper:
-    """Return the scraper that flags and configuration ask for.
-
-    Raises:
-        ConfigError: two plugins contradict each other.
-    """
-    source = _only(MetricsDataSource, plugins)
-    extractor = _only(CoreMetricsExtractor, plugins)
-    pace = Pace(
-        fast=max(options.refresh_metrics_interval, LEAST_INTERVAL),
-        stale_after=options.metrics_staleness_threshold,
-    )
-    return Scraper(
-        ScrapeSettings(
-            source=Source() if source is None else source.source,
-            pace=pace if source is None else source.pace(pace),
-        ),
-        Engines() if extractor is None else extractor.engines,
-        clock=clock,
-        random=random,
-        ledger=ledger,
-        reports=reports,
-    )
-
-
-def _only(kind: type[T], plugins: Mapping[str, Any]) -> T | None:
-    found = {name: each for name, each in plugins.items() if isinstance(each, kind)}
-    if len(found) > 1:
-        names = ", ".join(sorted(found))
-        raise ConfigError(f"one {getattr(kind, 'type', kind)} at most, got {names}")
-    return next(iter(found.values()), None)
 
 
 def _seconds(name: str, value: str | float | None) -> float | None:

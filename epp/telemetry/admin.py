@@ -111,7 +111,7 @@ class AdminServer:
         return _json([self._endpoint(endpoint) for endpoint in self._pages.endpoints()])
 
     def _endpoint(self, endpoint: Endpoint) -> Mapping[str, Any]:
-        shown = msgspec.to_builtins(endpoint, enc_hook=_sorted_or_text)
+        shown = msgspec.to_builtins(endpoint, enc_hook=str, order="deterministic")
         return {**shown, "address": endpoint.address, **self._pages.in_flight(endpoint)}
 
     async def _state(self, request: web.Request) -> web.Response:

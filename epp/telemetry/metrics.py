@@ -130,9 +130,9 @@ class Metrics:
         family = self.store[f"{PREFIX}plugin_duration_seconds"]
         family.histogram(point, kind, name).observe(seconds)
 
-    def plugin_failed(self, name: str, kind: str) -> None:
-        """A plugin's call raised or took too long."""
-        self.store["epp_plugin_faults_total"].number(name, kind).add()
+    def plugin_failed(self, name: str, fault: str) -> None:
+        """A plugin's call raised or took too long; ``fault`` says which, in one fixed word."""
+        self.store["epp_plugin_faults_total"].number(name, fault).add()
 
     def plugin_disabled(self, name: str, kind: str, *, disabled: bool = True) -> None:
         """A plugin is switched off, or on again."""

@@ -1,23 +1,15 @@
-"""Data sources as configuration, and what they make of the collectors."""
+"""Data sources as configuration."""
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import msgspec
 import pytest
 
-from epp.clock import ManualClock
 from epp.collect import sources
-from epp.collect.discovery import EndpointsFile
 from epp.collect.fetch import Source
 from epp.collect.pace import Pace
-from epp.collect.scrape import Reports
-from epp.collect.static import StaticEndpoints
-from epp.errors import ConfigError
-from epp.ledger import Ledger
-from epp.options import ServeOptions
 from tests.support import build
 
 
@@ -111,34 +103,3 @@ def test_a_bad_specification_is_named_with_its_place() -> None:
     config = {"name": "x", "loraSpec": "a{"}
     with pytest.raises(ValueError, match=r"engineConfigs\[0\]\.loraSpec: .*'a\{'"):
         make(sources.CoreMetricsExtractor, engineConfigs=[config])
-
-
-def choose(options: ServeOptions, **plugins: Any) -> StaticEndpoints | EndpointsFile:
-    return sources.choose_endpoints(options, plugins, report=lambda _: None)
-
-
-def test_endpoints_come_from_what_is_given() -> None:
-    assert isinstance(choose(ServeOptions(endpoints="a:1")), StaticEndpoints)
-    assert isinstance(choose(ServeOptions(endpoints_file="x")), EndpointsFile)
-    discovery = make(sources.FileDiscovery, path="x", watchFile=True)
-    assert isinstance(choose(ServeOptions(), disc=discovery), EndpointsFile)
-
-
-def test_endpoints_from_nowhere_or_from_two_places_are_refused() -> None:
-    with pytest.raises(ConfigError, match="given: nothing"):
-        choose(ServeOptions())
-    with pytest.raises(ConfigError, match="given: --endpoints, --endpoints-file"):
-        choose(ServeOptions(endpoints="a:1", endpoints_file="x"))
-
-
-def test_two_metrics_sources_contradict_each_other() -> None:
-    both = {name: make(sources.MetricsDataSource) for name in ("one", "two")}
-    with pytest.raises(ConfigError, match="one metrics-data-source at most, got one, two"):
-        sources.choose_scraper(
-            ServeOptions(),
-            both,
-            clock=ManualClock(),
-            random=random.Random(0),
-            ledger=Ledger(),
-            reports=Reports(),
-        )

@@ -1,1 +1,1 @@
-"""."""
+"""Envoy's side: bootstraps that ask the picker."""

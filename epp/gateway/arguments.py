@@ -1,0 +1,39 @@
+"""The flags of ``epp gateway``."""
+
+from __future__ import annotations
+
+import argparse
+
+from epp.arguments import add_options, read_options
+from epp.gateway.options import GatewayOptions
+from epp.gateway.render import render
+
+HELPS = {
+    "mode": "lean: the picker sees requests only; stock: all bodies; direct: no picker",
+    "routing": "original-dst: any address; override-host: one of --endpoints, with retries",
+    "endpoints": "HOST:PORT of the engines, for override-host and direct",
+    "listen_host": "address for clients",
+    "listen_port": "port for clients",
+    "admin_host": "address of Envoy's admin page",
+    "admin_port": "port of Envoy's admin page",
+    "picker_host": "where the picker is",
+    "picker_port": "its ext_proc port",
+    "picker_tls": "speak TLS to the picker",
+    "fail_open": "without a picker requests go on (override-host only)",
+    "message_timeout": "seconds to wait for the picker, where Envoy has a limit at all",
+    "num_retries": "on connection failures (override-host only)",
+    "log_flush_interval": "seconds an access-log entry may wait (lean only)",
+    "lean_usage": "read token usage from answers, with filters that Envoy calls unfinished",
+    "lean_ttft": "measure the time to the first chunk, in Lua",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    add_options(parser, GatewayOptions, HELPS)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Print the bootstrap."""
+    print(render(read_options(parsed, GatewayOptions)), end="")  # noqa: T201
+    return 0

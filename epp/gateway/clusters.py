@@ -1,0 +1,201 @@
+"""Envoy's clusters: the picker, and the model servers behind it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from envoy_data_plane.envoy.config.cluster.v3 import (
+    CircuitBreakers,
+    CircuitBreakersThresholds,
+    Cluster,
+    ClusterDiscoveryType,
+    ClusterLbPolicy,
+    ClusterOriginalDstLbConfig,
+    LoadBalancingPolicy,
+    LoadBalancingPolicyPolicy,
+)
+from envoy_data_plane.envoy.config.core.v3 import (
+    Address,
+    Http1ProtocolOptions,
+    Http2ProtocolOptions,
+    HttpProtocolOptions,
+    KeepaliveSettings,
+    SocketAddress,
+    TransportSocket,
+    TypedExtensionConfig,
+)
+from envoy_data_plane.envoy.config.endpoint.v3 import (
+    ClusterLoadAssignment,
+    Endpoint,
+    LbEndpoint,
+    LocalityLbEndpoints,
+)
+from envoy_data_plane.envoy.extensions.load_balancing_policies.least_request.v3 import LeastRequest
+from envoy_data_plane.envoy.extensions.load_balancing_policies.override_host.v3 import (
+    OverrideHost,
+    OverrideHostOverrideHostSource,
+)
+from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import (
+    CommonTlsContext,
+    UpstreamTlsContext,
+)
+from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
+    HttpProtocolOptions as UpstreamOptions,
+)
+from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
+    HttpProtocolOptionsExplicitHttpConfig,
+)
+from envoy_data_plane.google.protobuf import Any as Packed
+
+from epp.errors import ConfigError
+from epp.gateway.options import GatewayOptions
+from epp.headers import DESTINATION
+
+PICKER = "picker"
+ENGINES = "engines"
+
+_PROTOCOLS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+CONNECT_SECONDS = 2
+ENGINE_IDLE_SECONDS = 4  #: vLLM closes connections after 5 s of idleness
+PING_SECONDS = 10
+BUFFER_BYTES = 32 * 2**20
+UNLIMITED = 1_000_000  #: connections and requests: the picker limits, not the gateway
+
+
+def picker(options: GatewayOptions) -> Cluster:
+    """The picker, over HTTP/2."""
+    http2 = HttpProtocolOptionsExplicitHttpConfig(
+        http2_protocol_options=Http2ProtocolOptions(
+            connection_keepalive=KeepaliveSettings(
+                interval=timedelta(seconds=PING_SECONDS), timeout=timedelta(seconds=PING_SECONDS)
+            )
+        )
+    )
+    return Cluster(
+        name=PICKER,
+        type=_discovery(options.picker_host),
+        connect_timeout=timedelta(seconds=CONNECT_SECONDS),
+        load_assignment=_assignment(PICKER, [(options.picker_host, options.picker_port)]),
+        typed_extension_protocol_options={
+            _PROTOCOLS: Packed.pack(UpstreamOptions(explicit_http_config=http2))
+        },
+        transport_socket=_tls() if options.picker_tls else None,
+        circuit_breakers=_unlimited(),
+    )
+
+
+def engines(options: GatewayOptions) -> Cluster:
+    """The model servers, over HTTP/1.1.
+
+    Raises:
+        ConfigError: endpoints are needed and missing, or one is not ``host:port``.
+    """
+    cluster = Cluster(
+        name=ENGINES,
+        connect_timeout=timedelta(seconds=CONNECT_SECONDS),
+        per_connection_buffer_limit_bytes=BUFFER_BYTES,
+        typed_extension_protocol_options={
+            _PROTOCOLS: Packed.pack(
+                UpstreamOptions(
+                    common_http_protocol_options=HttpProtocolOptions(
+                        idle_timeout=timedelta(seconds=ENGINE_IDLE_SECONDS)
+                    ),
+                    explicit_http_config=HttpProtocolOptionsExplicitHttpConfig(
+                        http_protocol_options=Http1ProtocolOptions(enable_trailers=True)
+                    ),
+                )
+            )
+        },
+        circuit_breakers=_unlimited(),
+    )
+    if options.mode != "direct" and options.routing == "original-dst":
+        cluster.type = ClusterDiscoveryType.ORIGINAL_DST
+        cluster.lb_policy = ClusterLbPolicy.CLUSTER_PROVIDED
+        cluster.original_dst_lb_config = ClusterOriginalDstLbConfig(
+            use_http_header=True, http_header_name=DESTINATION
+        )
+        return cluster
+    if not options.endpoints:
+        raise ConfigError("--endpoints HOST:PORT,... is needed with direct and override-host")
+    places = [split(endpoint) for endpoint in options.endpoints]
+    cluster.type = _discovery(*(host for host, _ in places))
+    cluster.load_assignment = _assignment(ENGINES, places)
+    if options.mode == "direct":
+        cluster.lb_policy = ClusterLbPolicy.ROUND_ROBIN
+    else:
+        cluster.load_balancing_policy = _override_host()
+    return cluster
+
+
+def split(endpoint: str) -> tuple[str, int]:
+    """Split ``host:port``; IPv6 hosts are in brackets.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    host, colon, port = endpoint.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ConfigError(f"endpoint {endpoint!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _override_host() -> LoadBalancingPolicy:
+    """The picker's choice; the least loaded by Envoy's own count if there is none."""
+    fallback = _policy("envoy.load_balancing_policies.least_request", Packed.pack(LeastRequest()))
+    chosen = OverrideHost(
+        override_host_sources=[OverrideHostOverrideHostSource(header=DESTINATION)],
+        fallback_policy=fallback,
+    )
+    return _policy("envoy.load_balancing_policies.override_host", Packed.pack(chosen))
+
+
+def _policy(name: str, packed: Packed) -> LoadBalancingPolicy:
+    extension = TypedExtensionConfig(name=name, typed_config=packed)
+    return LoadBalancingPolicy(
+        policies=[LoadBalancingPolicyPolicy(typed_extension_config=extension)]
+    )
+
+
+def _discovery(*hosts: str) -> ClusterDiscoveryType:
+    """STATIC for addresses, DNS for names."""
+    if all(host.replace(".", "").isdecimal() or ":" in host for host in hosts):
+        return ClusterDiscoveryType.STATIC
+    return ClusterDiscoveryType.STRICT_DNS
+
+
+def _assignment(name: str, places: list[tuple[str, int]]) -> ClusterLoadAssignment:
+    return ClusterLoadAssignment(
+        cluster_name=name,
+        endpoints=[
+            LocalityLbEndpoints(
+                lb_endpoints=[
+                    LbEndpoint(endpoint=Endpoint(address=address(host, port)))
+                    for host, port in places
+                ]
+            )
+        ],
+    )
+
+
+def address(host: str, port: int) -> Address:
+    """An address of Envoy's."""
+    return Address(socket_address=SocketAddress(address=host, port_value=port))
+
+
+def _tls() -> TransportSocket:
+    """TLS without verification: the picker's certificate is made at its start."""
+    context = UpstreamTlsContext(common_tls_context=CommonTlsContext(alpn_protocols=["h2"]))
+    return TransportSocket(name="envoy.transport_sockets.tls", typed_config=Packed.pack(context))
+
+
+def _unlimited() -> CircuitBreakers:
+    return CircuitBreakers(
+        thresholds=[
+            CircuitBreakersThresholds(
+                max_connections=UNLIMITED,
+                max_pending_requests=UNLIMITED,
+                max_requests=UNLIMITED,
+                max_retries=UNLIMITED,
+            )
+        ]
+    )

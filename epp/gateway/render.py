@@ -1,0 +1,43 @@
+"""Renders Envoy bootstraps as YAML."""
+
+from __future__ import annotations
+
+import yaml
+
+from epp.errors import ConfigError
+from epp.gateway.options import GatewayOptions
+
+
+def render(options: GatewayOptions) -> str:
+    """Return the bootstrap for ``options``.
+
+    Raises:
+        ConfigError: the options contradict each other, or the ``gateway`` extra is missing.
+    """
+    check(options)
+    try:
+        from epp.gateway.bootstrap import bootstrap  # noqa: PLC0415 - an optional dependency
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"Envoy's configuration types are missing ({error.name}): pip install 'epp[gateway]'"
+        ) from error
+    text: str = yaml.safe_dump(bootstrap(options), sort_keys=False, width=100)
+    return text
+
+
+def check(options: GatewayOptions) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        ConfigError: and why.
+    """
+    if options.fail_open and (options.mode == "direct" or options.routing != "override-host"):
+        raise ConfigError(
+            "--fail-open needs --routing=override-host: with original-dst there is no destination "
+            "without the picker"
+        )
+    if (options.lean_usage or options.lean_ttft) and options.mode != "lean":
+        raise ConfigError("--lean-usage and --lean-ttft need --mode=lean")
+
+
+__all__ = ["GatewayOptions", "render"]

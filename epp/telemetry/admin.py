@@ -148,10 +148,6 @@ def _state(plugin: Any) -> Any:
         return {"error": type(error).__name__}
 
 
-def _sorted_or_text(value: Any) -> Any:
-    return sorted(value) if isinstance(value, set | frozenset) else str(value)
-
-
 def _json(value: Any) -> web.Response:
-    body = msgspec.json.format(msgspec.json.encode(value, enc_hook=_sorted_or_text), indent=2)
+    body = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2)
     return web.Response(body=body, content_type="application/json")

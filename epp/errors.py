@@ -95,13 +95,13 @@ class NoEndpoints(Unavailable):
 
 
 class Overloaded(Unavailable):
-    """This picker holds as many request bytes as it may."""
+    """The picker holds as many request bytes as it may."""
 
     reason = "rejected-saturated"
 
 
 class ShuttingDown(Unavailable):
-    """This picker is going away."""
+    """The picker is going away."""
 
     reason = "rejected-shutting-down"
 

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from epp.config.schema import PluginSpec
 from epp.flow.gate import Gate
 from epp.model import Arrival, InferenceRequest
-from epp.plugin import Admitter, Enricher, Observer, Preparer, Screener
+from epp.plugin import Admitter, AnswerHeaderAdder, Enricher, Observer, Preparer, Screener
 from epp.rules import Rules
 from epp.schedule.scheduler import Scheduler
 
@@ -39,3 +40,6 @@ class Pipeline(msgspec.Struct, frozen=True):
     observers: tuple[Observer, ...]
     plugins: Mapping[str, Any] = {}  #: every plugin instance by its configured name
     preparers: tuple[Preparer, ...] = ()  #: run first, before the gate
+    answer_headers: tuple[AnswerHeaderAdder, ...] = ()
+    specs: Mapping[str, PluginSpec] = {}  #: what each of `plugins` was built from
+    warnings: tuple[str, ...] = ()  #: about plugins that were ignored, for the log

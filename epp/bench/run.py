@@ -16,6 +16,7 @@ from rich.table import Table
 
 from epp import fleet
 from epp.bench.schedule import schedule
+from epp.gateway.options import Mode
 from epp.gateway.render import GatewayOptions
 from epp.processes import running
 
@@ -26,7 +27,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One load through one Envoy."""
 
     name: str
-    mode: str  #: "lean", "stock", or "direct" for no picker at all
+    mode: Mode  #: "lean", "stock", or "direct" for no picker at all
     connections: int = 32
     prompt_tokens: int = 900
     chunks: int = 0  #: of the answer; 0 is one small JSON answer

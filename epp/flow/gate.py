@@ -1,4 +1,4 @@
-"""May a request go on now?
+"""Decides whether a request may go on now.
 
 Without flow control this is the Go router's legacy admission: only a request of negative
 priority can be refused, when the pool is saturated. Everything else queues in the engines.

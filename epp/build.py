@@ -1,0 +1,295 @@
+"""Builds a `Pipeline` from a configuration: instances, their order, what is carried over."""
+
+from __future__ import annotations
+
+import difflib
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from epp import plugin
+from epp.catalog import NOT_YET, Catalog, kinds_of, stability
+from epp.clock import Clock
+from epp.config.load import Loaded, load
+from epp.config.schema import Config, PluginSpec, ProfileSpec
+from epp.errors import ConfigError
+from epp.flow.gate import Gate
+from epp.flow.saturation import UtilizationDetector
+from epp.formats import FormatSet
+from epp.formats.splice import rewrite_model
+from epp.guard import OnFault, guard
+from epp.ledger import Ledger
+from epp.pipeline import Pipeline
+from epp.pool import Pool
+from epp.rules import Rules
+from epp.schedule import DEFAULT_WEIGHTS
+from epp.schedule.profile import Profile
+from epp.schedule.scheduler import Scheduler
+
+
+def _no_fault(name: str, kind: str) -> None:
+    """Tell nobody."""
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What a pipeline is built with, besides its configuration."""
+
+    clock: Clock
+    random: random.Random
+    ledger: Ledger
+    pool: Pool
+    catalog: Catalog = msgspec.field(default_factory=Catalog)
+    allow_experimental: bool = False
+    extra_observers: tuple[plugin.Observer, ...] = ()
+    emit_scores: bool = False
+    on_fault: OnFault = _no_fault  #: told of a foreign plugin's fault: its name, a fixed word
+
+
+def configure(
+    text: str | None, parts: Parts, *, previous: Pipeline | None = None, source: str = ""
+) -> tuple[Loaded, Pipeline]:
+    """Load a configuration text (None or blank: the default) and build its pipeline.
+
+    Raises:
+        ConfigError: and where, and why.
+    """
+    loaded = load(text, kinds=parts.catalog.kinds, default_profile=DEFAULT_WEIGHTS, source=source)
+    return loaded, build_pipeline(loaded.config, parts, previous)
+
+
+def build_pipeline(config: Config, parts: Parts, previous: Pipeline | None = None) -> Pipeline:
+    """Build what ``config`` (normalised) says.
+
+    A plugin of ``previous`` with equal type, name and parameters is carried over with what it
+    learned. Nothing of ``previous`` is changed.
+
+    Raises:
+        ConfigError: and where, and why.
+    """
+    builder = _Builder(config, parts, previous)
+    builder.instantiate()
+    return builder.assemble()
+
+
+def retire(old: Pipeline | None, new: Pipeline, pool: Pool) -> None:
+    """Have ``new``'s plugins, and no longer those that only ``old`` had, hear of lost endpoints."""
+    before = {id(each): each for each in _watchers(old)}
+    after = {id(each): each for each in _watchers(new)}
+    for key, watcher in before.items():
+        if key not in after:
+            pool.off_forget(watcher.forget)
+    for key, watcher in after.items():
+        if key not in before:
+            pool.on_forget(watcher.forget)
+
+
+def _watchers(line: Pipeline | None) -> list[plugin.PoolWatcher]:
+    if line is None:
+        return []
+    return [each for each in line.plugins.values() if isinstance(each, plugin.PoolWatcher)]
+
+
+class _Builder:
+    """One build, step by step."""
+
+    def __init__(self, config: Config, parts: Parts, previous: Pipeline | None) -> None:
+        self._config = config
+        self._parts = parts
+        self._previous = previous
+        self._specs: dict[str, PluginSpec] = {}
+        self._params: dict[str, Any] = {}
+        self._plugins: dict[str, Any] = {}
+        self._ignored: set[str] = set()
+        self._warnings: list[str] = []
+
+    def instantiate(self) -> None:
+        """Decode all parameters, then build the instances in the order of their references."""
+        for i, spec in enumerate(self._config.plugins):
+            self._decode(spec, f"$.plugins[{i}]")
+        building: list[str] = []
+        for name in self._specs:
+            self._build(name, building)
+
+    def _decode(self, spec: PluginSpec, where: str) -> None:
+        if (not_yet := NOT_YET.get(spec.type)) is not None:
+            if not_yet.policy == "refused":
+                raise ConfigError(f"plugin type {spec.type!r}: {not_yet.why} - at `{where}.type`")
+            self._warnings.append(f"plugin {spec.ref!r} is ignored: {not_yet.why}")
+            self._ignored.add(spec.ref)
+            return
+        class_: Any = self._parts.catalog.get(spec.type)
+        if class_ is None:
+            near = difflib.get_close_matches(spec.type, self._parts.catalog.types(), 1)
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"unknown plugin type {spec.type!r}{hint} - at `{where}.type`")
+        if stability(class_) == "alpha" and not self._parts.allow_experimental:
+            raise ConfigError(
+                f"plugin type {spec.type!r} is experimental: start with "
+                f"--allow-experimental-plugins - at `{where}.type`"
+            )
+        self._specs[spec.ref] = spec
+        self._params[spec.ref] = _convert(spec.parameters or {}, class_.Params, where)
+
+    def _build(self, name: str, building: list[str]) -> None:
+        if name in self._plugins:
+            return
+        if name in building:
+            circle = " -> ".join([*building[building.index(name) :], name])
+            raise ConfigError(f"plugins refer to each other in a circle: {circle}")
+        spec, params = self._specs[name], self._params[name]
+        class_: Any = self._parts.catalog.get(spec.type)
+        for wanted in class_.refs(params) if hasattr(class_, "refs") else ():
+            if wanted not in self._specs:
+                near = difflib.get_close_matches(wanted, self._specs, 1)
+                hint = f", did you mean {near[0]!r}?" if near else ""
+                raise ConfigError(
+                    f"plugin {name!r} refers to {wanted!r}, which is not configured{hint}"
+                )
+            self._build(wanted, [*building, name])
+        self._plugins[name] = self._carried(spec) or self._new(class_, params, name)
+
+    def _carried(self, spec: PluginSpec) -> Any:
+        """The instance of the previous pipeline, if it and all it refers to are the same."""
+        before = self._previous
+        if before is None or before.specs.get(spec.ref) != spec:
+            return None
+        class_: Any = self._parts.catalog.get(spec.type)
+        refs = class_.refs(self._params[spec.ref]) if hasattr(class_, "refs") else ()
+        if any(self._plugins[ref] is not before.plugins.get(ref) for ref in refs):
+            return None
+        return before.plugins.get(spec.ref)
+
+    def _new(self, class_: Any, params: Any, name: str) -> Any:
+        parts = self._parts
+        tools = plugin.Tools(
+            clock=parts.clock,
+            random=parts.random,
+            ledger=parts.ledger,
+            name=name,
+            plugins=dict(self._plugins),
+        )
+        foreign = class_.type in parts.catalog.foreign
+        try:
+            made = class_(params, tools)
+        except ValueError as error:
+            raise ConfigError(f"plugin {name!r}: {error}") from error
+        except Exception as error:
+            if not foreign:
+                raise
+            raise ConfigError(f"plugin {name!r}: {type(error).__name__}: {error}") from error
+        return guard(made, name, parts.clock, parts.on_fault) if foreign else made
+
+    def assemble(self) -> Pipeline:
+        """Put the instances in their places."""
+        config, every = self._config, list(self._plugins.values())
+        handlers = [n for n in self._plugins if "handler" in self._kinds(n)]
+        if len(handlers) != 1:
+            raise ConfigError(f"one profile handler is needed, found {handlers or 'none'}")
+        handler = self._plugins[handlers[0]]
+        if (
+            self._specs[handlers[0]].type == "single-profile-handler"
+            and len(config.scheduling_profiles) > 1
+        ):
+            raise ConfigError("single-profile-handler runs one profile, but several are configured")
+        profiles = {p.name: self._profile(p, i) for i, p in enumerate(config.scheduling_profiles)}
+        observers = [each for each in every if isinstance(each, plugin.Observer)]
+        return Pipeline(
+            formats=FormatSet(self._parsers()),
+            rules=Rules(rewrite_model),
+            gate=Gate(self._detector()),
+            screeners=_having(every, plugin.Screener),
+            enrichers=_having(every, plugin.Enricher),
+            admitters=_having(every, plugin.Admitter),
+            scheduler=Scheduler(profiles, handler, self._parts.emit_scores),
+            observers=(*observers, *self._parts.extra_observers),
+            plugins=self._plugins,
+            preparers=_having(every, plugin.Preparer),
+            answer_headers=_having(every, plugin.AnswerHeaderAdder),
+            specs=self._specs,
+            warnings=tuple(self._warnings),
+        )
+
+    def _profile(self, spec: ProfileSpec, index: int) -> Profile:
+        filters: list[Any] = []
+        scorers: list[tuple[Any, float]] = []
+        pickers: list[str] = []
+        for j, place in enumerate(spec.plugins):
+            name, where = place.plugin_ref, f"$.schedulingProfiles[{index}].plugins[{j}]"
+            if name in self._ignored:
+                continue
+            if name not in self._plugins:
+                raise ConfigError(f"no plugin is named {name!r} - at `{where}.pluginRef`")
+            kinds, made = self._kinds(name), self._plugins[name]
+            if "filter" in kinds:
+                filters.append(made)
+            if "scorer" in kinds:
+                weight = 1.0 if place.weight is None else place.weight
+                if weight:
+                    scorers.append((made, weight))
+            if "picker" in kinds:
+                pickers.append(name)
+            if not kinds & {"filter", "scorer", "picker"}:
+                self._warnings.append(
+                    f"plugin {name!r} in profile {spec.name!r} is no filter, scorer or picker and "
+                    f"does nothing there - at `{where}`"
+                )
+        if len(pickers) != 1:
+            raise ConfigError(f"profile {spec.name!r} needs one picker, found {pickers or 'none'}")
+        return Profile(spec.name, tuple(filters), tuple(scorers), self._plugins[pickers[0]])
+
+    def _kinds(self, name: str) -> frozenset[str]:
+        return self._parts.catalog.kinds(self._specs[name].type)
+
+    def _parsers(self) -> Sequence[Any]:
+        handler = self._config.request_handler
+        names = [ref.plugin_ref for ref in handler.parsers] if handler else []
+        return [self._named(name, "parser") for name in names if name not in self._ignored]
+
+    def _detector(self) -> plugin.SaturationDetector:
+        flow = self._config.flow_control
+        if flow is not None and flow.saturation_detector is not None:
+            found: plugin.SaturationDetector = self._named(
+                flow.saturation_detector.plugin_ref, "detector"
+            )
+            return found
+        tools = plugin.Tools(self._parts.clock, self._parts.random, self._parts.ledger)
+        return UtilizationDetector(UtilizationDetector.Params(), tools)
+
+    def _named(self, name: str, kind: str) -> Any:
+        if name not in self._plugins:
+            raise ConfigError(f"no plugin is named {name!r}, wanted as a {kind}")
+        if kind not in self._kinds(name):
+            raise ConfigError(f"plugin {name!r} is no {kind}")
+        return self._plugins[name]
+
+
+def _having(every: Sequence[Any], protocol: Any) -> tuple[Any, ...]:
+    return tuple(each for each in every if isinstance(each, protocol))
+
+
+_AT = re.compile(r" - at `\$(.*)`$")
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+
+
+def _convert(parameters: Mapping[str, Any], params: Any, where: str) -> Any:
+    """Decode a plugin's parameters strictly; errors carry the whole path."""
+    try:
+        return msgspec.convert(parameters, params, strict=True)
+    except msgspec.ValidationError as error:
+        said = str(error)
+        at = _AT.search(said)
+        inner = at[1] if at else ""
+        said = _AT.sub("", said)
+        unknown = _UNKNOWN.search(said)
+        if unknown and hasattr(params, "__struct_encode_fields__"):
+            near = difflib.get_close_matches(unknown[1], params.__struct_encode_fields__, 1)
+            if near:
+                said += f", did you mean `{near[0]}`?"
+        raise ConfigError(f"{said} - at `{where}.parameters{inner}`") from error
+
+
+Kinds = Callable[[str], frozenset[str]]
+__all__ = ["Kinds", "Parts", "build_pipeline", "configure", "kinds_of", "retire"]

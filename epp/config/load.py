@@ -1,0 +1,180 @@
+"""Read and check a configuration.
+
+YAML (or JSON) -> today's spelling (`dialects`) -> types (`schema`) -> checks that need two fields
+-> everything spelled out (`defaults`). Every error names the place.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from epp.config import dialects
+from epp.config.defaults import Kinds, normalise
+from epp.config.schema import API_VERSION, KIND, Config
+from epp.errors import ConfigError
+
+MAX_BYTES = 2**20
+MAX_ALIASES = 100  #: references to anchors in one file
+
+_AT = re.compile(r" - at `(.*)`$")
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A configuration, read."""
+
+    config: Config  #: normalised: all that will run is named
+    warnings: tuple[str, ...]
+    source: str  #: the file, or ""
+
+
+def load(
+    text: str | bytes | None,
+    *,
+    kinds: Kinds | None = None,
+    default_profile: Sequence[tuple[str, float]] = (),
+    source: str = "",
+) -> Loaded:
+    """Read a configuration; None or blank text is none at all.
+
+    Args:
+        text: YAML or JSON.
+        kinds: tells what a plugin of a type does; without it nothing is filled in.
+        default_profile: scorers and weights of a configuration that names no plugins.
+        source: where the text comes from, for `Loaded`.
+
+    Raises:
+        ConfigError: and where, and why.
+    """
+    raw = _decode(text)
+    raw, warnings = dialects.translate(raw)
+    config = _typed(raw)
+    _check_names(config)
+    more: tuple[str, ...] = ()
+    if kinds is not None:
+        config, more = normalise(config, kinds, default_profile)
+    _check_references(config)
+    return Loaded(config, (*warnings, *more), source)
+
+
+def _decode(text: str | bytes | None) -> Mapping[str, Any]:
+    if text is None or not text.strip():
+        return {}
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"the configuration has {len(text)} bytes, more than {MAX_BYTES}")
+    try:
+        events = yaml.parse(text, Loader=yaml.CSafeLoader)
+        aliases = sum(1 for event in events if isinstance(event, yaml.AliasEvent))
+        if aliases > MAX_ALIASES:
+            raise ConfigError(
+                f"the configuration has {aliases} YAML aliases, more than {MAX_ALIASES}"
+            )
+        raw = yaml.load(text, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration is not YAML: {error}") from error
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
+        raise ConfigError("the configuration is not a mapping of names to values - at `$`")
+    return raw
+
+
+def _typed(raw: Mapping[str, Any]) -> Config:
+    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if raw.get(key, wanted) != wanted:
+            raise ConfigError(f"{key} is {raw[key]!r}, not {wanted!r} - at `$.{key}`")
+    try:
+        return msgspec.convert(raw, Config)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ConfigError(_with_hint(str(error))) from error
+
+
+def _with_hint(said: str) -> str:
+    """Add the nearest known field to a message about an unknown one."""
+    at, unknown = _AT.search(said), _UNKNOWN.search(said)
+    if unknown is None:
+        return said
+    path = at[1] if at else "$"
+    near = difflib.get_close_matches(unknown[1], _fields_at(path), 1)
+    hint = f", did you mean `{near[0]}`?" if near else ""
+    return f"{_AT.sub('', said)}{hint} - at `{path}`"
+
+
+def _fields_at(path: str) -> Sequence[str]:
+    """The field names that are known at a path such as ``$.plugins[0]``."""
+    here: Any = Config
+    for step in re.findall(r"\.(\w+)", path):
+        known = {field.encode_name: field.type for field in msgspec.structs.fields(here)}
+        here = _struct_in(known.get(step))
+        if here is None:
+            return ()
+    return typing.cast("Sequence[str]", here.__struct_encode_fields__)
+
+
+def _struct_in(hint: Any) -> Any:
+    """The struct inside ``tuple[X, ...]`` or ``X | None``."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return hint
+    found = (_struct_in(part) for part in typing.get_args(hint))
+    return next((each for each in found if each is not None), None)
+
+
+def _check_names(config: Config) -> None:
+    seen: set[str] = set()
+    for i, spec in enumerate(config.plugins):
+        if spec.ref in seen:
+            raise ConfigError(f"duplicate plugin name {spec.ref!r} - at `$.plugins[{i}]`")
+        seen.add(spec.ref)
+    profiles: set[str] = set()
+    for i, profile in enumerate(config.scheduling_profiles):
+        if profile.name in profiles:
+            where = f"$.schedulingProfiles[{i}].name"
+            raise ConfigError(f"duplicate profile name {profile.name!r} - at `{where}`")
+        profiles.add(profile.name)
+
+
+def _check_references(config: Config) -> None:
+    known = {spec.ref for spec in config.plugins}
+    for name, where in _references(config):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"no plugin is named {name!r}{hint} - at `{where}`")
+
+
+def _references(config: Config) -> list[tuple[str, str]]:
+    """Every reference to a plugin, with its place."""
+    found = [
+        (place.plugin_ref, f"$.schedulingProfiles[{i}].plugins[{j}].pluginRef")
+        for i, profile in enumerate(config.scheduling_profiles)
+        for j, place in enumerate(profile.plugins)
+    ]
+    layer = config.data_layer
+    if layer is not None:
+        for i, source in enumerate(layer.sources):
+            where = f"$.dataLayer.sources[{i}]"
+            found.append((source.plugin_ref, f"{where}.pluginRef"))
+            found += [
+                (each.plugin_ref, f"{where}.extractors[{j}].pluginRef")
+                for j, each in enumerate(source.extractors)
+            ]
+        if layer.discovery is not None:
+            found.append((layer.discovery.plugin_ref, "$.dataLayer.discovery.pluginRef"))
+    if config.request_handler is not None:
+        found += [
+            (each.plugin_ref, f"$.requestHandler.parsers[{i}].pluginRef")
+            for i, each in enumerate(config.request_handler.parsers)
+        ]
+    flow = config.flow_control
+    if flow is not None and flow.saturation_detector is not None:
+        found.append(
+            (flow.saturation_detector.plugin_ref, "$.flowControl.saturationDetector.pluginRef")
+        )
+    return found

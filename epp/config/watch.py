@@ -1,0 +1,53 @@
+"""Notices a changed file, a ConfigMap's symlink swap included."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+Stamp = tuple[int, int, int]
+
+
+async def watch_file(
+    path: str, changed: Callable[[], Awaitable[None]], *, interval: float = 1.0
+) -> None:
+    """Call ``changed`` whenever the content of ``path`` is another one; never returns.
+
+    Looks once in ``interval`` seconds at what the path leads to (through symbolic links) and
+    reads the file only if that is new. A missing file is waited for.
+    """
+    seen = _stamp(path)
+    content = _read(path)
+    while True:
+        await asyncio.sleep(interval)
+        stamp = _stamp(path)
+        if stamp == seen or stamp is None:
+            continue
+        seen = stamp
+        now = _read(path)
+        if now is None or now == content:
+            continue
+        content = now
+        try:
+            await changed()
+        except Exception:  # the watch must outlive whatever a reload does
+            log.exception("reloading after a change of %s failed", path)
+
+
+def _stamp(path: str) -> Stamp | None:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return None

@@ -8,9 +8,8 @@ import time
 
 import msgspec
 
-from epp.build import Parts, build_pipeline
+from epp.build import Parts, configure
 from epp.clock import SystemClock
-from epp.config.load import load
 from epp.ledger import Ledger
 from epp.model import Arrival, CacheInfo, Endpoint, EndpointId, Load, Outcome
 from epp.pool import Pool
@@ -32,7 +31,7 @@ def schedule(*, endpoints: int, prompt_tokens: int) -> tuple[float, float, float
         pool.put(_endpoint(i, draw, clock.now()))
     parts = Parts(clock=clock, random=draw, ledger=ledger, pool=pool)
     router = Router(
-        pool, build_pipeline(load(None).config, parts), ledger, clock=clock,
+        pool, configure(None, parts)[1], ledger, clock=clock,
         on_observer_error=lambda _observer, error: (_ for _ in ()).throw(error),
     )  # fmt: skip
     arrivals = _arrivals(draw, prompt_tokens)

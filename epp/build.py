@@ -28,6 +28,7 @@ from epp.rules import Rules
 from epp.schedule import DEFAULT_WEIGHTS
 from epp.schedule.profile import Profile
 from epp.schedule.scheduler import Scheduler
+from epp.timed import Stopwatch, TimedEnricher, Timings, time_scheduler
 
 
 def _no_fault(name: str, kind: str) -> None:
@@ -46,6 +47,7 @@ class Parts(msgspec.Struct, frozen=True):
     extra_observers: tuple[plugin.Observer, ...] = ()
     emit_scores: bool = False
     on_fault: OnFault = _no_fault  #: told of a foreign plugin's fault: its name, a fixed word
+    timings: Timings | None = None  #: told what decisions and plugins cost
 
 
 def configure(
@@ -141,7 +143,7 @@ class _Builder:
             raise ConfigError(f"plugins refer to each other in a circle: {circle}")
         spec, params = self._specs[name], self._params[name]
         class_: Any = self._parts.catalog.get(spec.type)
-        for wanted in class_.refs(params) if hasattr(class_, "refs") else ():
+        for wanted in self._refs(name):
             if wanted not in self._specs:
                 near = difflib.get_close_matches(wanted, self._specs, 1)
                 hint = f", did you mean {near[0]!r}?" if near else ""
@@ -149,16 +151,27 @@ class _Builder:
                     f"plugin {name!r} refers to {wanted!r}, which is not configured{hint}"
                 )
             self._build(wanted, [*building, name])
-        self._plugins[name] = self._carried(spec) or self._new(class_, params, name)
+        carried = self._carried(spec)
+        self._plugins[name] = self._new(class_, params, name) if carried is None else carried
+
+    def _refs(self, name: str) -> Sequence[str]:
+        """Names of the instances that ``name`` refers to."""
+        class_: Any = self._parts.catalog.get(self._specs[name].type)
+        if not hasattr(class_, "refs"):
+            return ()
+        try:
+            return tuple(class_.refs(self._params[name]))
+        except Exception as error:
+            if class_.type not in self._parts.catalog.foreign:
+                raise
+            raise ConfigError(f"plugin {name!r}: {type(error).__name__}: {error}") from error
 
     def _carried(self, spec: PluginSpec) -> Any:
         """The instance of the previous pipeline, if it and all it refers to are the same."""
         before = self._previous
         if before is None or before.specs.get(spec.ref) != spec:
             return None
-        class_: Any = self._parts.catalog.get(spec.type)
-        refs = class_.refs(self._params[spec.ref]) if hasattr(class_, "refs") else ()
-        if any(self._plugins[ref] is not before.plugins.get(ref) for ref in refs):
+        if any(self._plugins[ref] is not before.plugins.get(ref) for ref in self._refs(spec.ref)):
             return None
         return before.plugins.get(spec.ref)
 
@@ -201,9 +214,9 @@ class _Builder:
             rules=Rules(rewrite_model),
             gate=Gate(self._detector()),
             screeners=_having(every, plugin.Screener),
-            enrichers=_having(every, plugin.Enricher),
+            enrichers=self._enrichers(every),
             admitters=_having(every, plugin.Admitter),
-            scheduler=Scheduler(profiles, handler, self._parts.emit_scores),
+            scheduler=self._scheduler(profiles, handler),
             observers=(*observers, *self._parts.extra_observers),
             plugins=self._plugins,
             preparers=_having(every, plugin.Preparer),
@@ -211,6 +224,24 @@ class _Builder:
             specs=self._specs,
             warnings=tuple(self._warnings),
         )
+
+    def _scheduler(self, profiles: Mapping[str, Profile], handler: Any) -> Scheduler:
+        scheduler = Scheduler(profiles, handler, self._parts.emit_scores)
+        stopwatch = self._stopwatch()
+        return scheduler if stopwatch is None else time_scheduler(scheduler, stopwatch)
+
+    def _enrichers(self, every: Sequence[Any]) -> tuple[plugin.Enricher, ...]:
+        found = _having(every, plugin.Enricher)
+        stopwatch = self._stopwatch()
+        if stopwatch is None:
+            return found
+        return tuple(TimedEnricher(each, stopwatch) for each in found)
+
+    def _stopwatch(self) -> Stopwatch | None:
+        parts = self._parts
+        if parts.timings is None:
+            return None
+        return Stopwatch(parts.clock, parts.timings, self._plugins)
 
     def _profile(self, spec: ProfileSpec, index: int) -> Profile:
         filters: list[Any] = []

@@ -94,6 +94,7 @@ class App:
             extra_observers=(MetricsObserver(self.metrics, self.clock),),
             emit_scores=options.emit_endpoint_scores,
             on_fault=self._plugin_fault,
+            timings=self.metrics,
         )
         self.loaded, pipeline = configure(self._text(), self.parts, source=options.config_file)
         self._warn(self.loaded.warnings, pipeline)
@@ -357,7 +358,11 @@ class App:
         self._seldom(f"{name} raised {type(error).__name__}", kind=name)
 
     def _plugin_fault(self, name: str, kind: str) -> None:
-        self.metrics.plugin_failed(name, kind)
+        if kind in ("disabled", "enabled"):
+            type_ = self.metrics.plugin_types.get(name, name)
+            self.metrics.plugin_disabled(name, type_, disabled=kind == "disabled")
+        else:
+            self.metrics.plugin_failed(name, kind)
         self._seldom(f"plugin {name!r}: {kind}", kind=f"{name} {kind}")
 
 

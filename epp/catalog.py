@@ -130,7 +130,7 @@ class Catalog:
         for point in entry_points(group=ENTRY_POINTS):
             try:
                 found = point.load()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise ConfigError(f"plugin entry point {point.name!r}: {_said(error)}") from error
             self._add([found], f"entry point {point.name!r}")
         for path in paths:
@@ -151,8 +151,10 @@ class Catalog:
     def _add(self, classes: Iterable[Any], where: str) -> None:
         for each in classes:
             type_, params = getattr(each, "type", None), getattr(each, "Params", None)
-            if not isinstance(type_, str) or params is None:
-                raise ConfigError(f"{where}: {each!r} has no `type` and `Params`")
+            if not isinstance(type_, str) or not _is_struct(params):
+                raise ConfigError(
+                    f"{where}: {each!r} needs `type`, a text, and `Params`, a plugin.Params"
+                )
             if not kinds_of(each):
                 raise ConfigError(f"{where}: plugin {type_!r} has no method of any plugin protocol")
             if type_ in self._classes or type_ in NOT_YET:
@@ -186,7 +188,8 @@ def _classes_in(path: str) -> list[type]:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
         raise ConfigError(f"plugin file {path!r} cannot be loaded: {_said(error)}") from error
     found = [
         each
@@ -200,5 +203,9 @@ def _classes_in(path: str) -> list[type]:
     return found
 
 
-def _said(error: Exception) -> str:
+def _is_struct(params: Any) -> bool:
+    return isinstance(params, type) and issubclass(params, msgspec.Struct)
+
+
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

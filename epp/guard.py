@@ -1,25 +1,32 @@
 """Keeps plugins that are not ours from breaking traffic.
 
 A call that raises, returns something of the wrong shape, or takes too long is as if the plugin
-had no say in that request. Each is counted; after ten in a row the plugin is left out for a
-minute, then tried again.
+had no say in that request. Each is counted; after ten in a row of one method the plugin is left
+out for a minute, then tried again. It always hears of lost endpoints: what it knows of them
+must go.
+
+A call that never returns cannot be helped: there is one thread.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from epp.clock import Clock
 from epp.errors import EppError
-from epp.model import Endpoint, InferenceRequest, Pick
+from epp.model import Endpoint, EndpointId, InferenceRequest, Pick
 from epp.plugin import Profiles
 
 OnFault = Callable[[str, str], None]
-"""Told of a fault: the plugin's name, and "raised", "bad-result", "too-slow" or "disabled"."""
+"""Told of a fault: the plugin's name, and "raised", "bad-result" or "too-slow"; and when the plugin
+is left out ("disabled") and tried again ("enabled")."""
 
-BUDGET_SECONDS = 0.005
+BUDGET_SECONDS = 0.005  #: of the loop's time, for one call
+WAIT_SECONDS = 0.1  #: for what an enricher waits for; the loop goes on meanwhile
 FAULTS_IN_A_ROW = 10
 REST_SECONDS = 60.0
 
@@ -32,36 +39,86 @@ class _Guard:
         self._name = name
         self._clock = clock
         self._on_fault = on_fault
-        self._faults = 0
-        self._rests_until = -math.inf
+        self._faults: dict[str, int] = {}  # in a row, by method
+        self._rests_until: float | None = None
 
     def call(self, method: str, instead: Any, check: Callable[[Any], bool], *args: Any) -> Any:
         """Return what the plugin says, or ``instead``."""
         began = self._clock.now()
-        if began < self._rests_until:
+        if self.resting(began):
             return instead
         try:
             result = getattr(self._inner, method)(*args)
-            fits = check(result)
         except EppError:
             raise  # its say: the request is answered with this
-        except Exception:  # noqa: BLE001 - whatever it raises is its own fault
-            self._fault("raised")
+        except (Exception, SystemExit):  # noqa: BLE001 - whatever it raises is its own fault
+            self.fault(method, "raised")
             return instead
         slow = self._clock.now() - began > BUDGET_SECONDS
-        if slow or not fits:
-            self._fault("too-slow" if fits else "bad-result")
+        if not _fits(check, result):
+            self.fault(method, "bad-result")
             return instead
-        self._faults = 0
+        if slow:
+            self.fault(method, "too-slow")
+            return instead
+        self.good(method)
         return result
 
-    def _fault(self, kind: str) -> None:
+    def always(self, method: str, *args: Any) -> None:
+        """Call it even while the plugin rests, and whatever it takes."""
+        try:
+            getattr(self._inner, method)(*args)
+        except (Exception, SystemExit):  # noqa: BLE001 - as in `call`
+            self.fault(method, "raised")
+
+    async def wait(self, method: str, instead: Any, waits: Awaitable[Any], kind: type) -> Any:
+        """Return what an awaitable that the plugin returned says, or ``instead``."""
+        try:
+            result = await asyncio.wait_for(waits, WAIT_SECONDS)
+        except EppError:
+            raise
+        except TimeoutError:
+            self.fault(method, "too-slow")
+            return instead
+        except (Exception, SystemExit):  # noqa: BLE001 - as in `call`
+            self.fault(method, "raised")
+            return instead
+        if not isinstance(result, kind):
+            self.fault(method, "bad-result")
+            return instead
+        self.good(method)
+        return result
+
+    def resting(self, now: float) -> bool:
+        """Whether the plugin is left out now; tells when a rest is over."""
+        if self._rests_until is None:
+            return False
+        if now < self._rests_until:
+            return True
+        self._rests_until = None
+        self._on_fault(self._name, "enabled")
+        return False
+
+    def good(self, method: str) -> None:
+        """Note a call that did as it should."""
+        if self._faults:
+            self._faults.pop(method, None)
+
+    def fault(self, method: str, kind: str) -> None:
+        """Note a call that did not; after too many in a row the plugin rests."""
         self._on_fault(self._name, kind)
-        self._faults += 1
-        if self._faults >= FAULTS_IN_A_ROW:
-            self._faults = 0
+        self._faults[method] = self._faults.get(method, 0) + 1
+        if self._faults[method] >= FAULTS_IN_A_ROW and self._rests_until is None:
+            self._faults.clear()
             self._rests_until = self._clock.now() + REST_SECONDS
             self._on_fault(self._name, "disabled")
+
+
+def _fits(check: Callable[[Any], bool], result: Any) -> bool:
+    try:
+        return check(result)
+    except Exception:  # noqa: BLE001 - of a shape that cannot even be looked at
+        return False
 
 
 def guard(inner: Any, name: str, clock: Clock, on_fault: OnFault) -> Any:
@@ -119,7 +176,8 @@ def _pick(guarded: _Guard) -> Any:
         best = max(range(len(endpoints)), key=scores.__getitem__)
 
         def some(result: Any) -> bool:
-            return len(result) > 0 and all(isinstance(each, Endpoint) for each in result)
+            ids = {endpoint.id for endpoint in endpoints}
+            return len(result) > 0 and all(each.id in ids for each in result)
 
         chosen: Sequence[Endpoint] = guarded.call(
             "pick", [endpoints[best]], some, endpoints, scores
@@ -147,18 +205,38 @@ def _admit(guarded: _Guard) -> Any:
     return admit
 
 
-def _request(method: str) -> Callable[[_Guard], Any]:
-    def wrap(guarded: _Guard) -> Any:
-        def call(request: InferenceRequest, *rest: Any) -> InferenceRequest:
-            def right(result: Any) -> bool:
-                return isinstance(result, InferenceRequest)
+def _prepare(guarded: _Guard) -> Any:
+    def prepare(request: InferenceRequest) -> InferenceRequest:
+        done: InferenceRequest = guarded.call("prepare", request, _is_request, request)
+        return done
 
-            done: InferenceRequest = guarded.call(method, request, right, request, *rest)
-            return done
+    return prepare
 
-        return call
 
-    return wrap
+def _enrich(guarded: _Guard) -> Any:
+    def right(result: Any) -> bool:
+        return _is_request(result) or inspect.isawaitable(result)
+
+    def enrich(
+        request: InferenceRequest, endpoints: Sequence[Endpoint]
+    ) -> InferenceRequest | Awaitable[InferenceRequest]:
+        done = guarded.call("enrich", request, right, request, endpoints)
+        if _is_request(done):
+            return done  # type: ignore[no-any-return]
+        return guarded.wait("enrich", request, done, InferenceRequest)
+
+    return enrich
+
+
+def _is_request(result: Any) -> bool:
+    return isinstance(result, InferenceRequest)
+
+
+def _forget(guarded: _Guard) -> Any:
+    def forget(endpoint_id: EndpointId) -> None:
+        guarded.always("forget", endpoint_id)
+
+    return forget
 
 
 def _anything(method: str, instead: Any) -> Callable[[_Guard], Any]:
@@ -191,11 +269,11 @@ _WRAPPERS: dict[str, Callable[[_Guard], Any]] = {
     "pick": _pick,
     "handle": _handle,
     "admit": _admit,
-    "enrich": _request("enrich"),
-    "prepare": _request("prepare"),
+    "enrich": _enrich,
+    "prepare": _prepare,
     "picked": _anything("picked", None),
     "ended": _anything("ended", None),
-    "forget": _anything("forget", None),
+    "forget": _forget,
     "disaggregate": _anything("disaggregate", instead=False),
     "saturation": _anything("saturation", instead=0.0),
     "answer_headers": _headers("answer_headers"),

@@ -9,6 +9,9 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
+SETTLE_SECONDS = 0.05  #: a file that changes within them is still being written
+SETTLE_TRIES = 20
+
 Stamp = tuple[int, int, int]
 
 
@@ -18,7 +21,8 @@ async def watch_file(
     """Call ``changed`` whenever the content of ``path`` is another one; never returns.
 
     Looks once in ``interval`` seconds at what the path leads to (through symbolic links) and
-    reads the file only if that is new. A missing file is waited for.
+    reads the file only if that is new, and at rest: a file that is written in place is empty first,
+    and an empty configuration is a valid one. A missing file is waited for.
     """
     seen = _stamp(path)
     content = _read(path)
@@ -27,7 +31,7 @@ async def watch_file(
         stamp = _stamp(path)
         if stamp == seen or stamp is None:
             continue
-        seen = stamp
+        seen = await _settled(path)
         now = _read(path)
         if now is None or now == content:
             continue
@@ -36,6 +40,17 @@ async def watch_file(
             await changed()
         except Exception:  # the watch must outlive whatever a reload does
             log.exception("reloading after a change of %s failed", path)
+
+
+async def _settled(path: str) -> Stamp | None:
+    """The path's stamp once it stays the same for a moment; waits a second at most."""
+    stamp = _stamp(path)
+    for _ in range(SETTLE_TRIES):
+        await asyncio.sleep(SETTLE_SECONDS)
+        before, stamp = stamp, _stamp(path)
+        if stamp == before:
+            break
+    return stamp
 
 
 def _stamp(path: str) -> Stamp | None:

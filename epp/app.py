@@ -23,12 +23,7 @@ from grpc import aio
 from epp.build import Parts, configure, retire
 from epp.catalog import Catalog
 from epp.clock import SystemClock
-from epp.collect.discovery import EndpointsFile
-from epp.collect.pace import Pace
-from epp.collect.parse.engines import Engines
-from epp.collect.scrape import Reports, Scraper, ScrapeSettings
-from epp.collect.sources import CoreMetricsExtractor, FileDiscovery, MetricsDataSource
-from epp.collect.static import StaticEndpoints
+from epp.collect.scrape import Reports, Scraper
 from epp.config.watch import watch_file
 from epp.errors import ConfigError, EppError
 from epp.exchange import Exchange
@@ -42,6 +37,7 @@ from epp.ledger import Ledger
 from epp.model import Endpoint
 from epp.observe.metrics import MetricsObserver
 from epp.options import ServeOptions
+from epp.origin import origin_of, scraping_of
 from epp.pipeline import Pipeline
 from epp.plugin import Observer
 from epp.pool import Pool
@@ -78,7 +74,7 @@ class App:
     def __init__(self, options: ServeOptions) -> None:
         self.options = options
         self.clock = SystemClock()
-        self.pool = Pool(options.pool_name)
+        self.pool = Pool(options.pool_name or "default")
         self.ledger = Ledger()
         self.metrics = Metrics()
         self.unseen = Unseen(self.pool, self.clock)
@@ -171,12 +167,13 @@ class App:
             credentials=credentials,
             host=options.host,
             port=options.grpc_port,
-            max_message_bytes=options.grpc_max_recv_msg_size or None,
+            max_message_bytes=(options.grpc_max_recv_msg_size, options.grpc_max_send_msg_size),
         )
         health_server, health_port = build_health_server(
             health, host=options.host, port=options.grpc_health_port
         )
-        admin = AdminServer(options.host, options.metrics_port, self.metrics, self._pages(service))
+        inside = "127.0.0.1" if options.metrics_endpoint_auth else options.host
+        admin = AdminServer(inside, options.metrics_port, self.metrics, self._pages(service))
         try:
             await self._start(server.start(), health_server, admin)
             ports = {"grpc": server.port, "health": health_port, "admin": admin.port}
@@ -241,39 +238,12 @@ class App:
         }
 
     def _endpoints(self, plugins: Any) -> Coroutine[Any, Any, None]:
-        options = self.options
-        files = [p for p in plugins if isinstance(p, FileDiscovery)]
-        path = options.endpoints_file or (files[0].path if files else "")
-        if bool(options.endpoints) == bool(path):
-            raise ConfigError(
-                "say where the endpoints are: --endpoints HOST:PORT,... or --endpoints-file FILE"
-                if not path
-                else "--endpoints and an endpoints file exclude each other"
-            )
-        if path:
-            watch = bool(options.endpoints_file) or files[0].watch
-            source = EndpointsFile(path, watch=watch, report=self._seldom)
-            source.load(self.pool)
-            return source.run(self.pool)
-        fixed = StaticEndpoints(options.endpoints)
-        fixed.load(self.pool)
-        return fixed.run(self.pool)
+        origin = origin_of(self.options, plugins, self._seldom)
+        origin.load(self.pool)
+        return origin.run(self.pool)
 
     def _scraper(self, plugins: Any) -> Scraper:
-        options = self.options
-        pace = Pace(
-            fast=max(options.refresh_metrics_interval, 0.01),
-            idle=max(0.5, options.refresh_metrics_interval),
-            stale_after=options.metrics_staleness_threshold,
-        )
-        settings = ScrapeSettings(pace=pace)
-        for source in plugins:
-            if isinstance(source, MetricsDataSource):
-                settings = ScrapeSettings(source.source, source.pace(pace))
-        engines = Engines((), default="vllm")
-        for extractor in plugins:
-            if isinstance(extractor, CoreMetricsExtractor):
-                engines = extractor.engines
+        settings, engines = scraping_of(self.options, plugins)
         return Scraper(
             settings,
             engines,

@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import epp
+from epp import ciphers, go_flags
 from epp.arguments import truth
 from epp.config.units import parse_duration, parse_quantity
 from epp.errors import ConfigError
 from epp.options import ServeOptions
 
 VERBS = ("serve", "check", "engine", "gateway", "demo", "bench")
-
-#: Flags of older pickers that change nothing here; the value says what to use instead.
-IGNORED = {
-    "enable-pprof": "there is no profiler on the metrics port",
-    "enable-cert-reload": "certificates are always reloaded when their files change",
-    "refresh-prometheus-metrics-interval": "pool metrics are computed when they are read",
-    "enable-grpc-stream-metrics": "stream metrics are always on",
-    "metrics-endpoint-auth": "protect the metrics port by network policy",
-    "metrics-cert-dir": "the metrics port speaks plain HTTP",
-    "metrics-client-ca-file": "the metrics port speaks plain HTTP",
-    "tracing": "tracing is not supported yet",
-    "tls-min-version": "TLS 1.2 is the least, as gRPC has it",
-    "tls-cipher-suites": "gRPC's default cipher suites are used",
-    "zap-devel": "use --log-format",
-    "zap-stacktrace-level": "tracebacks are logged for bugs only",
-    "zap-time-encoding": "times are RFC 3339",
-    "total-queued-requests-metric": "use engineConfigs of core-metrics-extractor",
-    "total-running-requests-metric": "use engineConfigs of core-metrics-extractor",
-    "kv-cache-usage-percentage-metric": "use engineConfigs of core-metrics-extractor",
-    "lora-info-metric": "use engineConfigs of core-metrics-extractor",
-    "cache-info-metric": "use engineConfigs of core-metrics-extractor",
-    "model-server-metrics-scheme": "use metrics-data-source",
-    "model-server-metrics-path": "use metrics-data-source",
-    "model-server-metrics-port": "use metrics-data-source",
-    "model-server-metrics-https-insecure-skip-verify": "use metrics-data-source",
-}
 
 
 class Parser(argparse.ArgumentParser):
@@ -101,7 +77,14 @@ def _serve(verbs: Any) -> None:
     where = serve.add_argument_group("endpoints (one of)")
     where.add_argument("--endpoints", default="", metavar="HOST:PORT,...", help="a fixed list")
     where.add_argument("--endpoints-file", default="", metavar="FILE", help="a watched YAML file")
-    where.add_argument("--pool-name", default=default.pool_name, help="the pool's name in metrics")
+    where.add_argument(
+        "--pool-name", default="", help="the pool's name in metrics; an InferencePool's with Go"
+    )
+    where.add_argument("--pool-namespace", default=os.environ.get("NAMESPACE") or "default",
+                       help=argparse.SUPPRESS)  # fmt: skip
+    where.add_argument("--pool-group", default=default.pool_group, help=argparse.SUPPRESS)
+    where.add_argument("--endpoint-selector", default="", help=argparse.SUPPRESS)
+    where.add_argument("--endpoint-target-ports", default="", help=argparse.SUPPRESS)
 
     config = serve.add_argument_group("configuration")
     config.add_argument("--config-file", default="", metavar="FILE", help="EndpointPickerConfig")
@@ -116,10 +99,23 @@ def _serve(verbs: Any) -> None:
     ports.add_argument("--grpc-port", type=_port, default=default.grpc_port, help="ext_proc")
     ports.add_argument("--grpc-health-port", type=_port, default=default.grpc_health_port)
     ports.add_argument("--metrics-port", type=_port, default=default.metrics_port, help="admin")
+    _boolean(
+        ports, "--metrics-endpoint-auth", default=False,
+        help="with true, the metrics port listens on 127.0.0.1 only, since there is no cluster "
+        "to ask who may read it; with false, guard it by a network policy",
+    )  # fmt: skip
 
     proc = serve.add_argument_group("the ext_proc port")
     _boolean(proc, "--secure-serving", default=True, help="TLS; self-signed without --cert-path")
     proc.add_argument("--cert-path", default="", metavar="DIR", help="holds tls.crt and tls.key")
+    proc.add_argument(
+        "--tls-min-version", choices=("", *ciphers.VERSIONS), default="", metavar="VersionTLS12",
+        help="TLS 1.2 is the least there is; VersionTLS13 turns 1.2 off",
+    )  # fmt: skip
+    proc.add_argument(
+        "--tls-cipher-suites", default="", metavar="NAME,...",
+        help="suites of TLS 1.2 by Go's names; the self-signed certificate needs an ECDSA one",
+    )  # fmt: skip
     _boolean(proc, "--health-checking", default=True, help="gRPC health on the ext_proc port too")
     proc.add_argument(
         "--max-body-bytes", type=_size, default=default.max_body_bytes, help="413 beyond"
@@ -154,32 +150,38 @@ def _serve(verbs: Any) -> None:
     logs.add_argument("--zap-log-level", default="", help=argparse.SUPPRESS)
     logs.add_argument("--zap-encoder", choices=("json", "console"), help=argparse.SUPPRESS)
 
-    for flag in IGNORED:
-        serve.add_argument(f"--{flag}", nargs="?", const="true", help=argparse.SUPPRESS)
+    go_flags.add_ignored(serve)
+    go_flags.add_moved(serve, {
+        "model-server-metrics-scheme": {"choices": ("http", "https")},
+        "model-server-metrics-port": {"type": _port},
+        "model-server-metrics-https-insecure-skip-verify": {
+            "type": truth, "nargs": "?", "const": True
+        },
+    })  # fmt: skip
     serve.set_defaults(run=_run_serve)
 
 
 def _run_serve(parsed: argparse.Namespace) -> int:
-    from epp import app  # noqa: PLC0415 - each verb loads only what it needs
+    options = serve_options(parsed)
+    if options.secure_serving:
+        ciphers.apply(options.tls_min_version, options.tls_cipher_suites)
 
-    return app.run(serve_options(parsed))
+    from epp import app  # noqa: PLC0415 - each verb loads only what it needs, and gRPC comes last
+
+    return app.run(options)
 
 
 def serve_options(parsed: argparse.Namespace) -> ServeOptions:
     """Turn parsed ``serve`` flags into options; odd ones become warnings."""
     known = vars(parsed)
-    warnings = [
-        f"--{flag} is accepted and ignored: {instead}"
-        for flag, instead in IGNORED.items()
-        if known[flag.replace("-", "_")] is not None
-    ]
-    fields = {name: known[name] for name in ServeOptions.__struct_fields__ if name in known}
+    names = set(ServeOptions.__struct_fields__) & set(known)
+    fields = {name: known[name] for name in names if known[name] is not None}
     if parsed.zap_log_level:
         fields["verbosity"] = _zap_level(parsed.zap_log_level)
     if parsed.zap_encoder:
         fields["log_format"] = parsed.zap_encoder
     fields["plugin_paths"] = tuple(parsed.plugin_path)
-    fields["warnings"] = tuple(warnings)
+    fields["warnings"] = tuple(go_flags.warnings(known))
     return ServeOptions(**fields)
 
 

@@ -13,7 +13,11 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # where endpoints come from
     endpoints: str = ""  #: ``host:port,...``
     endpoints_file: str = ""  #: a watched YAML file, the shape of file-discovery
-    pool_name: str = "default"
+    pool_name: str = ""  #: an InferencePool, or just the name in metrics
+    pool_namespace: str = "default"
+    pool_group: str = "inference.networking.k8s.io"
+    endpoint_selector: str = ""  #: labels of pods, instead of an InferencePool
+    endpoint_target_ports: str = ""
 
     # configuration
     config_file: str = ""
@@ -26,11 +30,13 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     grpc_port: int = 9002
     grpc_health_port: int = 9003
     metrics_port: int = 9090
+    metrics_endpoint_auth: bool = False  #: the metrics port is for this machine only
 
     # the ext_proc port
     secure_serving: bool = True
     cert_path: str = ""
-    cert_reload: bool = True
+    tls_min_version: str = ""  #: a Go name, such as VersionTLS13
+    tls_cipher_suites: str = ""  #: Go names, with commas
     health_checking: bool = True
     max_body_bytes: int = 32 * 2**20
     max_buffered_bytes: int = 512 * 2**20
@@ -42,6 +48,17 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # scraping
     refresh_metrics_interval: float = 0.05
     metrics_staleness_threshold: float = 2.0
+
+    # scraping, by older flags that the configuration has taken over; None or "" is not given
+    model_server_metrics_scheme: Literal["http", "https"] | None = None
+    model_server_metrics_path: str | None = None
+    model_server_metrics_port: int | None = None
+    model_server_metrics_https_insecure_skip_verify: bool | None = None
+    total_queued_requests_metric: str = ""
+    total_running_requests_metric: str = ""
+    kv_cache_usage_percentage_metric: str = ""
+    lora_info_metric: str = ""
+    cache_info_metric: str = ""
 
     # answers
     emit_endpoint_scores: bool = False

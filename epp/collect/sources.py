@@ -114,13 +114,14 @@ class CoreMetricsExtractor:
         default_engine: str = DEFAULT_ENGINE
         engine_configs: tuple[EngineConfig, ...] = ()
 
-    def __init__(self, params: Params, tools: plugin.Tools) -> None:
+    def __init__(self, params: Params, tools: plugin.Tools | None = None) -> None:
         """Build the engines.
 
         Raises:
             ValueError: a specification is malformed, or the default engine is unknown.
         """
         del tools
+        self.params = params
         configured = [
             _engine(config, f"engineConfigs[{index}]")
             for index, config in enumerate(params.engine_configs)

@@ -83,7 +83,7 @@ def build_server(
     credentials: grpc.ServerCredentials | None = None,
     host: str = "0.0.0.0",
     port: int = 0,
-    max_message_bytes: int | None = None,
+    max_message_bytes: int | tuple[int, int] | None = None,
 ) -> PickerServer:
     """Bind the ext_proc port. Call it in the running event loop.
 
@@ -94,16 +94,16 @@ def build_server(
         credentials: None serves plain text.
         host: address to listen on.
         port: 0 takes a free one; see `PickerServer.port`.
-        max_message_bytes: largest message taken; None allows the service's largest body, and
-            16 MiB at least.
+        max_message_bytes: largest message; a pair is for those received and those sent. None and
+            0 allow the service's largest body, and 16 MiB at least.
 
     Raises:
         ConfigError: the port cannot be bound.
     """
-    largest = max_message_bytes
-    if largest is None:
-        largest = max(16 * MIB, service.settings.max_body_bytes + MESSAGE_SLACK)
-    server = aio.server(options=_options(largest))
+    largest = max(16 * MIB, service.settings.max_body_bytes + MESSAGE_SLACK)
+    both = max_message_bytes
+    received, sent = both if isinstance(both, tuple) else (both, both)
+    server = aio.server(options=_options(received or largest, sent or largest))
     extra = [health.handler()] if health is not None else []
     server.add_generic_rpc_handlers((service.handler(), *extra, *handlers))
     bound = _bind(server, host, port, credentials)
@@ -118,7 +118,7 @@ def build_health_server(
     Raises:
         ConfigError: the port cannot be bound.
     """
-    server = aio.server(options=_options(MIB))
+    server = aio.server(options=_options(MIB, MIB))
     server.add_generic_rpc_handlers((health.handler(),))
     return server, _bind(server, host, port, None)
 
@@ -135,10 +135,10 @@ def _bind(
         raise ConfigError(f"cannot listen on {address}: {error}") from error
 
 
-def _options(max_message_bytes: int) -> list[tuple[str, int]]:
+def _options(received: int, sent: int) -> list[tuple[str, int]]:
     return [
-        ("grpc.max_receive_message_length", max_message_bytes),
-        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", received),
+        ("grpc.max_send_message_length", sent),
         # A second picker on the port must fail to start, not take half of the traffic.
         ("grpc.so_reuseport", 0),
         # Gateways ping every few seconds, also while nothing is under way.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from epp.cli import IGNORED, _kebab, _parser, main, serve_options
+from epp.cli import _kebab, _parser, main, serve_options
+from epp.go_flags import IGNORED
 from epp.options import ServeOptions
 
 

@@ -26,7 +26,7 @@ LEAST_INTERVAL = 0.05  #: seconds; what `--refresh-metrics-interval` is raised t
 
 
 class MetricsDataSource:
-    """Where and how often pages are scraped.
+    """Says where and how often metrics pages are scraped.
 
     A certificate of an authority is there to be checked: with ``caCertPath``, certificates are
     verified unless ``insecureSkipVerify: true`` is written too.
@@ -40,9 +40,9 @@ class MetricsDataSource:
         path: Annotated[str, Meta(pattern="^/")] = "/metrics"
         port: Annotated[int, Meta(ge=0, le=65_535)] = 0  #: 0: the endpoint's own
         insecure_skip_verify: bool | None = None  #: None: true, unless there is a caCertPath
-        ca_cert_path: str = ""
-        client_cert_path: str = ""
-        client_key_path: str = ""
+        ca_cert_path: str = ""  #: authorities to trust, a PEM file
+        client_cert_path: str = ""  #: ours, for mutual TLS
+        client_key_path: str = ""  #: its key
         interval: str | float | None = None  #: Go duration or seconds; of a loaded endpoint
         idle_interval: str | float | None = None  #: of an idle endpoint
         sleeping_interval: str | float | None = None  #: of a sleeping one
@@ -84,19 +84,19 @@ class MetricsDataSource:
 class CustomMetric(plugin.Params, frozen=True):
     """One series that becomes an attribute of the endpoint's load."""
 
-    attribute_key: Annotated[str, Meta(min_length=1)]
-    metric_spec: Annotated[str, Meta(min_length=1)]
+    attribute_key: Annotated[str, Meta(min_length=1)]  #: what attribute plugins call it
+    metric_spec: Annotated[str, Meta(min_length=1)]  #: ``name{label=value}``
 
 
 class EngineConfig(plugin.Params, frozen=True):
     """Where one kind of engine tells what; what is left out is as built in, if it is."""
 
     name: Annotated[str, Meta(min_length=1)]
-    queued_requests_spec: str = ""
-    running_requests_spec: str = ""
-    kv_usage_spec: str = ""
-    lora_spec: str = ""
-    cache_info_spec: str = ""
+    queued_requests_spec: str = ""  #: requests waiting
+    running_requests_spec: str = ""  #: requests in the batch
+    kv_usage_spec: str = ""  #: fraction of the KV cache in use
+    lora_spec: str = ""  #: adapters, in its labels
+    cache_info_spec: str = ""  #: block size and count, in its labels
     cache_block_size_label_name: str = ""
     cache_num_blocks_label_name: str = ""
     cache_block_size_spec: str = ""
@@ -105,13 +105,13 @@ class EngineConfig(plugin.Params, frozen=True):
 
 
 class CoreMetricsExtractor:
-    """How pages are read."""
+    """Says which series of an engine's metrics page tell its load."""
 
     type: ClassVar[str] = "core-metrics-extractor"
     stability: ClassVar[plugin.Stability] = "beta"
 
     class Params(plugin.Params, frozen=True):
-        default_engine: str = DEFAULT_ENGINE
+        default_engine: str = DEFAULT_ENGINE  #: for endpoints that say nothing else
         engine_configs: tuple[EngineConfig, ...] = ()
 
     def __init__(self, params: Params, tools: plugin.Tools | None = None) -> None:
@@ -130,14 +130,14 @@ class CoreMetricsExtractor:
 
 
 class FileDiscovery:
-    """Endpoints from a file."""
+    """Reads the endpoints from a YAML file."""
 
     type: ClassVar[str] = "file-discovery"
     stability: ClassVar[plugin.Stability] = "beta"
 
     class Params(plugin.Params, frozen=True):
         path: Annotated[str, Meta(min_length=1)]
-        watch_file: bool = False
+        watch_file: bool = False  #: read it again when it changes
 
     def __init__(self, params: Params, tools: plugin.Tools) -> None:
         del tools
@@ -159,7 +159,7 @@ class Ignored:
 
 
 class ModelsDataSource(Ignored):
-    """``/v1/models`` of each endpoint: nothing here reads it."""
+    """Accepted and does nothing: no plugin here reads the models that an endpoint lists."""
 
     type: ClassVar[str] = "models-data-source"
     note: ClassVar[str] = "no plugin here reads the models an endpoint lists"
@@ -171,21 +171,21 @@ class ModelsDataSource(Ignored):
 
 
 class ModelsDataExtractor(Ignored):
-    """See `ModelsDataSource`."""
+    """Accepted and does nothing: no plugin here reads the models that an endpoint lists."""
 
     type: ClassVar[str] = "models-data-extractor"
     note: ClassVar[str] = ModelsDataSource.note
 
 
 class EndpointNotificationSource(Ignored):
-    """Endpoints that come and go are told to every plugin that keeps knowledge of them."""
+    """Accepted and does nothing: every plugin hears of endpoints that are gone."""
 
     type: ClassVar[str] = "endpoint-notification-source"
     note: ClassVar[str] = "every plugin hears of endpoints that are gone"
 
 
 class K8sNotificationSource(Ignored):
-    """See `EndpointNotificationSource`."""
+    """Accepted and does nothing: every plugin hears of endpoints that are gone."""
 
     type: ClassVar[str] = "k8s-notification-source"
     note: ClassVar[str] = EndpointNotificationSource.note
@@ -197,7 +197,7 @@ class K8sNotificationSource(Ignored):
 
 
 class Dcgm:
-    """GPU metrics of NVIDIA's exporter: refused, since a scorer would wait for them in vain."""
+    """Refused: GPU metrics of NVIDIA's exporter are not scraped yet."""
 
     type: ClassVar[str] = "dcgm-data-source"
     stability: ClassVar[plugin.Stability] = "alpha"
@@ -210,7 +210,7 @@ class Dcgm:
 
 
 class DcgmExtractor(Dcgm):
-    """See `Dcgm`."""
+    """Refused: GPU metrics of NVIDIA's exporter are not scraped yet."""
 
     type: ClassVar[str] = "dcgm-extractor"
 

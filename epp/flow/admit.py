@@ -31,8 +31,8 @@ class ProbabilisticAdmitter:
     class Params(plugin.Params, frozen=True):
         queue_depth_threshold: Annotated[float, Meta(gt=0)] = 5.0  #: waiting requests
         kv_cache_util_threshold: Annotated[float, Meta(gt=0, le=1)] = 0.8  #: fraction
-        power: Annotated[float, Meta(gt=0)] = 5.0
-        k: Annotated[float, Meta(gt=0)] = 300.0
+        power: Annotated[float, Meta(gt=0)] = 5.0  #: the chance is min(k * saturation ** power, 1)
+        k: Annotated[float, Meta(gt=0)] = 300.0  #: see ``power``
 
     def __init__(self, params: Params, tools: plugin.Tools) -> None:
         self._power = params.power

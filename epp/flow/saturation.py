@@ -89,7 +89,7 @@ class ConcurrencyDetector:
     stability: ClassVar[plugin.Stability] = "beta"
 
     class Params(plugin.Params, frozen=True):
-        concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
+        concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"  #: what is counted
         max_concurrency: Annotated[int, Meta(gt=0)] = 100  #: requests per endpoint
         max_token_concurrency: Annotated[int, Meta(gt=0)] = 1_000_000  #: tokens per endpoint
         headroom: Annotated[float, Meta(ge=0)] = 0.0  #: as a filter, above 1.0 allowed

@@ -64,7 +64,7 @@ _BILLING = b'"x-anthropic-billing-header'
 
 
 class AnthropicParser(PathParser):
-    """Reads Anthropic's messages."""
+    """Reads Anthropic's messages API."""
 
     type: ClassVar[str] = "anthropic-parser"
     stability: ClassVar[plugin.Stability] = "beta"

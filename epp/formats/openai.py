@@ -143,7 +143,7 @@ def embeddings(body: bytes | memoryview) -> Facts:
 
 
 class OpenAIParser(PathParser):
-    """Reads OpenAI's APIs."""
+    """Reads OpenAI's APIs: completions, chat, responses, embeddings, images and more."""
 
     type: ClassVar[str] = "openai-parser"
     stability: ClassVar[plugin.Stability] = "beta"

@@ -19,17 +19,18 @@ class InflightLoadProducer:
     """What is in flight, by endpoint: the ledger counts it (see `ledger`).
 
     Differs from llm-d: a reservation counts from the same event-loop turn as the pick, and the
-    prefix match that is discounted is always the first producer's.
+    prefix match that is discounted is always the first producer's. Estimated output tokens are
+    refused.
     """
 
     type: ClassVar[str] = "inflight-load-producer"
     stability: ClassVar[plugin.Stability] = "beta"
 
     class Params(plugin.Params, frozen=True):
-        add_estimated_output_tokens: bool = False
+        add_estimated_output_tokens: bool = False  #: true is refused
         output_ratio: float | None = None  #: without estimated output it has no effect
         max_estimated_output_tokens: Annotated[int, Meta(ge=0)] | None = None  #: likewise
-        prefix_match_info_producer_name: str = ""
+        prefix_match_info_producer_name: str = ""  #: accepted; the first one counts
         sync_cross_replica_state: bool = True  #: without replicas that share it, no effect
 
     def __init__(self, params: Params, tools: plugin.Tools) -> None:
@@ -43,8 +44,8 @@ class InflightLoadProducer:
 class TokenProducer:
     """How many tokens a prompt has: estimated from its bytes where it is parsed.
 
-    Only the ``estimate`` backend: 4 bytes are one token, and the client's own token ids count
-    exactly.
+    4 bytes are one token, and the client's own token ids count exactly.
+    Differs from llm-d: only the ``estimate`` backend; a configured tokenizer is refused.
     """
 
     type: ClassVar[str] = "token-producer"
@@ -52,9 +53,9 @@ class TokenProducer:
 
     class Params(plugin.Params, frozen=True):
         estimate: dict[str, Any] | None = None  #: the default backend; takes no parameters here
-        model_name: str = ""
-        vllm: dict[str, Any] | None = None
-        uds_tokenizer_config: dict[str, Any] | None = None
+        model_name: str = ""  #: refused: exact tokens are not supported yet
+        vllm: dict[str, Any] | None = None  #: likewise
+        uds_tokenizer_config: dict[str, Any] | None = None  #: likewise
 
     def __init__(self, params: Params, tools: plugin.Tools) -> None:
         if params.estimate:

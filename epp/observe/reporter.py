@@ -34,7 +34,7 @@ class Attribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RequestAttributeReporter:
-    """Cannot be built: its constructor says what is missing."""
+    """Refused: answers carry no dynamic metadata from plugins yet."""
 
     type: ClassVar[str] = "request-attribute-reporter"
     stability: ClassVar[plugin.Stability] = "beta"

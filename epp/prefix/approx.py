@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class ApproxPrefixCacheProducer:
-    """Enricher, observer and pool watcher over one `PrefixIndex`.
+    """Knows, from our own picks, which endpoint holds how much of a prompt.
 
     A request without a full block of prompt is left as it is.
     """

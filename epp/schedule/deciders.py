@@ -24,8 +24,8 @@ class PrefixBasedPdDecider:
     stability: ClassVar[plugin.Stability] = "beta"
 
     class Params(plugin.Params, frozen=True):
-        non_cached_tokens: Annotated[int, Meta(ge=0)] = 0
-        prompt_tokens: Annotated[int, Meta(ge=0)] = 0
+        non_cached_tokens: Annotated[int, Meta(ge=0)] = 0  #: least uncached tokens; 0 never
+        prompt_tokens: Annotated[int, Meta(ge=0)] = 0  #: least tokens of the whole prompt
         prefix_match_info_producer_name: str = ""  #: whose match counts; "" for the first one
 
     def __init__(self, params: Params, tools: plugin.Tools) -> None:

@@ -36,28 +36,29 @@ Strategy = Literal["encoded_endpoint_header", "session_id"]
 class EncodedHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Parameters of ``encoded_endpoint_header``."""
 
-    header: Annotated[str, Meta(min_length=1)] = headers.SESSION_TOKEN
+    header: Annotated[str, Meta(min_length=1)] = headers.SESSION_TOKEN  #: its name
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a session's id is read from: one of a header and a request attribute."""
 
     header: str = ""
-    attribute: str = ""
+    attribute: str = ""  #: agent-identity, SessionID or session-id-producer
 
 
 class SessionId(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Parameters of ``session_id``."""
 
     sources: Annotated[tuple[Source, ...], Meta(min_length=1)] = (Source(headers.SESSION_ID),)
-    eviction_ttl_seconds: Annotated[float, Meta(gt=0)] = 300.0
-    eviction_sweep_seconds: Annotated[float, Meta(gt=0)] = 10.0
+    eviction_ttl_seconds: Annotated[float, Meta(gt=0)] = 300.0  #: after its last request
+    eviction_sweep_seconds: Annotated[float, Meta(gt=0)] = 10.0  #: between looks for old ones
 
 
 class SessionParams(plugin.Params, frozen=True):
     """Parameters of both session plugins."""
 
     strategy: Strategy = "encoded_endpoint_header"
+    """The answer names the endpoint for the client to send back, or we remember the session."""
     encoded_endpoint_header_config: EncodedHeader = EncodedHeader()
     session_id_config: SessionId = SessionId()
     profile_name: str = ""  #: whose pick to follow: "" or "decode" the destination, else prefill

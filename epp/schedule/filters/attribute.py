@@ -37,21 +37,21 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
 
 class Threshold(_Part, frozen=True):
     operator: Operator
-    value: float
+    value: float  #: in the attribute's unit
 
 
 class Range(_Part, frozen=True):
-    min: float
-    max: float
+    min: float  #: kept too
+    max: float  #: kept too
 
 
 class TopK(_Part, frozen=True):
-    k: Annotated[int, Meta(ge=1)]
+    k: Annotated[int, Meta(ge=1)]  #: endpoints
     higher_is_better: bool = True
 
 
 class Percentile(_Part, frozen=True):
-    percentile: Annotated[float, Meta(ge=0, le=100)]
+    percentile: Annotated[float, Meta(ge=0, le=100)]  #: of the candidates' values
     higher_is_better: bool = True
 
 
@@ -64,7 +64,7 @@ class Algorithm(_Part, frozen=True):
     top_k: TopK | None = None
     percentile: Percentile | None = None
     operator: Operator | None = None  #: the threshold's, in the flat spelling
-    value: float | None = None
+    value: float | None = None  #: likewise
 
 
 class EndpointAttributeFilter:

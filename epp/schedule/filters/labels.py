@@ -26,7 +26,7 @@ class Requirement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     key: Annotated[str, Meta(min_length=1)]
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()  #: for In and NotIn
 
 
 class LabelSelectorFilter:
@@ -78,7 +78,7 @@ class ByLabelFilter:
 
     class Params(plugin.Params, frozen=True):
         label: Annotated[str, Meta(min_length=1)]
-        valid_values: tuple[str, ...] = ()
+        valid_values: tuple[str, ...] = ()  #: one of these must be its value
         allows_no_label: bool = False  #: keep endpoints without the label
 
     def __init__(self, params: Params, tools: plugin.Tools) -> None:

@@ -25,6 +25,8 @@ class PrefixCacheAffinityFilter:
 
     Tokens in flight come from the ledger, so they are never stale. The default throughput was
     measured by llm-d for Qwen 32B on two H100; set your own.
+
+    Differs from llm-d: ``ttftSource: latencyPredictor`` is refused.
     """
 
     type: ClassVar[str] = "prefix-cache-affinity-filter"
@@ -40,6 +42,7 @@ class PrefixCacheAffinityFilter:
         )
         """Milliseconds; 0 stays with the caches at any cost."""
         ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
+        """How the time to first token is estimated; latencyPredictor is refused."""
         peak_prefill_throughput: Annotated[float, Meta(gt=0)] = 15928.0  #: tokens per second
         prefix_match_info_producer_name: str = ""  #: whose match counts; "" for the first one
         in_flight_load_producer_name: str = ""  #: accepted; there is one ledger

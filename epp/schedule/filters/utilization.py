@@ -21,7 +21,7 @@ class Condition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     """One cap. ``kv-cache-utilization`` is a fraction, the rest are requests."""
 
     metric: Metric
-    max_value: Annotated[float, Meta(ge=0)]
+    max_value: Annotated[float, Meta(ge=0)]  #: requests, or a fraction of the KV cache
 
 
 class UtilizationFilter:

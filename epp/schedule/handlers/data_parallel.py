@@ -21,7 +21,7 @@ class DataParallelProfileHandler:
     stability: ClassVar[plugin.Stability] = "beta"
 
     class Params(plugin.Params, frozen=True):
-        primary_port: Annotated[int, Meta(ge=1, le=65535)] = 8000
+        primary_port: Annotated[int, Meta(ge=1, le=65535)] = 8000  #: where the sidecar listens
 
     def __init__(self, params: Params, tools: plugin.Tools) -> None:
         self._port = params.primary_port

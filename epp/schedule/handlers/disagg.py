@@ -44,15 +44,15 @@ class DisaggProfileHandler:
 
     If a stage finds no endpoint, or finds the decode endpoint itself, decode does it too.
     While ``maxDecodeQueue`` requests wait at the decode endpoint, nothing is sent away: the
-    result would be freed before decode comes to read it (field problem B138: answers from freed
-    KV blocks, vllm-project/vllm#21570).
+    result would be freed before decode comes to read it (answers from freed KV blocks,
+    vllm-project/vllm#21570).
     """
 
     type: ClassVar[str] = "disagg-profile-handler"
     stability: ClassVar[plugin.Stability] = "beta"
 
     class Params(plugin.Params, frozen=True):
-        stage_order: Order = "decode-first"
+        stage_order: Order = "decode-first"  #: which stage's endpoint is picked first
         profiles: ProfileNames | None = None
         deciders: DeciderNames | None = None
         max_decode_queue: Annotated[float, Meta(gt=0)] | None = 128.0

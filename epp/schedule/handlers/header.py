@@ -27,7 +27,7 @@ class HeaderProfileHandler:
 
     class Params(plugin.Params, frozen=True):
         header_name: Annotated[str, Meta(min_length=1)] = "EPP-Profile"
-        default_profile: str = "decode"
+        default_profile: str = "decode"  #: runs without the header
 
     def __init__(self, params: Params, tools: plugin.Tools) -> None:
         self._header = params.header_name.lower()

@@ -110,7 +110,7 @@ class DisaggHeadersHandler:
 
     class Params(plugin.Params, frozen=True):
         prefill_profile: str = "prefill"  #: the handler's own names count
-        encode_profile: str = "encode"
+        encode_profile: str = "encode"  #: likewise
 
     def __init__(self, params: Params, tools: plugin.Tools) -> None:
         del params, tools

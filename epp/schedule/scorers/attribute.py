@@ -25,8 +25,8 @@ class AdaptiveRange(_Part, frozen=True):
 
 
 class FixedRange(_Part, frozen=True):
-    min: float
-    max: float
+    min: float  #: in the attribute's unit
+    max: float  #: likewise
 
 
 class Normalization(_Part, frozen=True):

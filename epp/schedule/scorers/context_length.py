@@ -35,8 +35,8 @@ class ContextLengthAware:
     stability: ClassVar[plugin.Stability] = "beta"
 
     class Params(plugin.Params, frozen=True):
-        label: Annotated[str, Meta(min_length=1)] = LABEL
-        enable_filtering: bool = False
+        label: Annotated[str, Meta(min_length=1)] = LABEL  #: holds prompt tokens as ``min-max``
+        enable_filtering: bool = False  #: filter too
 
     def __init__(self, params: Params, tools: plugin.Tools) -> None:
         self._label = params.label

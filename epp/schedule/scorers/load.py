@@ -53,7 +53,7 @@ class ActiveRequestScorer:
 
     class Params(plugin.Params, frozen=True):
         idle_threshold: Annotated[int, Meta(ge=0)] = 0  #: requests in flight that are still idle
-        max_busy_score: Annotated[float, Meta(ge=0, le=1)] = 1.0
+        max_busy_score: Annotated[float, Meta(ge=0, le=1)] = 1.0  #: a busy one scores less
         request_timeout: str = ""  #: accepted and not used: an exchange always ends
         in_flight_load_producer_name: str = ""  #: accepted; there is one ledger
 
@@ -81,7 +81,7 @@ class TokenLoadScorer:
     stability: ClassVar[plugin.Stability] = "beta"
 
     class Params(plugin.Params, frozen=True):
-        queue_threshold_tokens: Annotated[float, Meta(gt=0)] = 4194304.0
+        queue_threshold_tokens: Annotated[float, Meta(gt=0)] = 4194304.0  #: score 0.0 from here on
         in_flight_load_producer_name: str = ""  #: accepted; there is one ledger
         prefix_match_info_producer_name: str = ""  #: whose match counts; "" for the first one
 

@@ -2,24 +2,30 @@
 
 **Source:** the defaulting rules of llm-d-router's configuration loader, by their numbers here:
 
-1. nothing at all: the default scorers in one profile ``default``;
+1. nothing to schedule by: the default scorers in one profile ``default``;
 2. no profiles: one, ``default``, of every configured filter, scorer and picker;
 3. one profile and no profile handler: ``single-profile-handler``;
 4. a profile without a picker: a configured one, or ``max-score-picker``;
 5. no parsers: OpenAI, Anthropic, vLLM's own, and pass-through for all else;
 6. a producer for each fact that a plugin reads and nobody produces;
-7. the metrics source and its reader, unless ``dataLayer.injectDefaults`` is false.
+7. ``utilization-detector``, unless flow control names another, and the policies it names.
+
+With the first comes the metrics source and its reader, unless ``dataLayer.injectDefaults`` is
+false. Differs from llm-d: it takes the first only if the file is empty, and schedules by chance
+if the file configures plugins, say for discovery, but none that chooses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from epp.config.schema import (
     Config,
     DataLayer,
+    FlowControl,
     PluginRef,
     PluginSpec,
     ProfilePlugin,
@@ -41,10 +47,22 @@ PREFIX_READERS = frozenset(
         "no-hit-lru-scorer",
         "token-load-scorer",
         "prefix-based-pd-decider",
+        "pd-profile-handler",
         "in-flight-load-scorer",
     }
 )
+PRODUCER_NAME = "prefixMatchInfoProducerName"  #: the parameter of readers that names a producer
+DETECTOR = "utilization-detector"
+POLICIES = frozenset(
+    {"fcfs-ordering-policy", "global-strict-fairness-policy", "static-usage-limit-policy"}
+)
+"""Policies that flow control may name without configuring them."""
 SOURCE, EXTRACTOR = "metrics-data-source", "core-metrics-extractor"
+GATES = frozenset({"flowControl", "haPopulateNonLeaderDatastore"})
+NO_FLOW_CONTROL = (
+    "featureGates flowControl: flow control is not supported yet, requests are admitted as with "
+    "the gate off"
+)
 _IN_PROFILE = frozenset({"filter", "scorer", "picker"})
 
 
@@ -57,46 +75,51 @@ def normalise(
         ConfigError: the rules leave a choice open.
     """
     warnings = _gates(config)
-    if not config.plugins and not config.scheduling_profiles:
-        config = _default(config, default_profile)
     if not config.scheduling_profiles:
-        config = _one_profile(config, kinds)
+        chooses = any(
+            kinds(spec.type) & _IN_PROFILE and "detector" not in kinds(spec.type)
+            for spec in config.plugins
+        )
+        unknown = any(not kinds(spec.type) for spec in config.plugins)
+        if chooses or unknown:
+            config = _one_profile(config, kinds)
+        else:
+            config = _default(config, default_profile)
     config = _handler(config, kinds)
     config = _pickers(config, kinds)
     config = _parsers(config)
     config = _producers(config, kinds)
+    config = _detector(config)
     return _sources(config), warnings
 
 
 def _gates(config: Config) -> tuple[str, ...]:
-    warnings: list[str] = []
+    """``name``, ``name=true`` or ``name=false``; the last word on a gate counts."""
+    on = {}
     for i, gate in enumerate(config.feature_gates):
-        name, _, value = gate.partition("=")
-        if name not in ("flowControl", "haPopulateNonLeaderDatastore") or value not in (
-            "",
-            "true",
-            "false",
-        ):
-            raise ConfigError(f"unknown feature gate {gate!r} - at `$.featureGates[{i}]`")
-        if name == "flowControl" and value != "false":
-            warnings.append(
-                "featureGates flowControl: flow control is not supported yet, requests are "
-                "admitted as with the gate off"
+        name, equals, value = gate.partition("=")
+        if name not in GATES:
+            near = difflib.get_close_matches(name, GATES, 1)
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"unknown feature gate {gate!r}{hint} - at `$.featureGates[{i}]`")
+        if equals and value not in ("true", "false"):
+            raise ConfigError(
+                f"feature gate {name!r} is true or false, not {value!r} - at `$.featureGates[{i}]`"
             )
-    return tuple(warnings)
+        on[name] = value != "false"
+    if on.get("flowControl"):
+        return (NO_FLOW_CONTROL,)
+    return ()
 
 
 def _default(config: Config, default_profile: Sequence[tuple[str, float]]) -> Config:
     """Rule 1."""
-    names = [name for name, _ in default_profile]
     profile = ProfileSpec(
         "default", tuple(ProfilePlugin(name, weight) for name, weight in default_profile)
     )
-    return msgspec.structs.replace(
-        config,
-        plugins=tuple(PluginSpec(name) for name in names),
-        scheduling_profiles=(profile,),
-    )
+    for name, _ in default_profile:
+        config = _with(config, PluginSpec(name))
+    return msgspec.structs.replace(config, scheduling_profiles=(profile,))
 
 
 def _one_profile(config: Config, kinds: Kinds) -> Config:
@@ -139,8 +162,11 @@ def _pickers(config: Config, kinds: Kinds) -> Config:
 
 
 def _parsers(config: Config) -> Config:
-    """Rule 5."""
+    """Rule 5. The default parsers may be named without configuring them."""
     if config.request_handler is not None and config.request_handler.parsers:
+        for ref in config.request_handler.parsers:
+            if ref.plugin_ref in PARSERS:
+                config = _with(config, PluginSpec(ref.plugin_ref))
         return config
     for name in PARSERS:
         config = _with(config, PluginSpec(name))
@@ -150,15 +176,44 @@ def _parsers(config: Config) -> Config:
 
 def _producers(config: Config, kinds: Kinds) -> Config:
     """Rule 6. What is in flight and how long a prompt is, the core knows by itself."""
-    types = {spec.type for spec in config.plugins}
-    produced = any("producer" in kinds(type_) for type_ in types)
-    if produced or not types & PREFIX_READERS:
-        return config
-    return _with(config, PluginSpec(PREFIX_PRODUCER))
+    types = {spec.ref: spec.type for spec in config.plugins}
+    wanted = False
+    for i, spec in enumerate(config.plugins):
+        named = str((spec.parameters or {}).get(PRODUCER_NAME, ""))
+        if named and named != PREFIX_PRODUCER:
+            _check_producer(named, types, kinds, f"$.plugins[{i}].parameters.{PRODUCER_NAME}")
+        elif named or (spec.type in PREFIX_READERS and PREFIX_PRODUCER not in types.values()):
+            wanted = True
+    return _with(config, PluginSpec(PREFIX_PRODUCER)) if wanted else config
+
+
+def _check_producer(name: str, types: Mapping[str, str], kinds: Kinds, where: str) -> None:
+    """Refuse the name of a producer that is none: its reader would know of no prefix.
+
+    Raises:
+        ConfigError: there is no plugin of that name, or it is no producer.
+    """
+    if name not in types:
+        near = difflib.get_close_matches(name, types, 1)
+        hint = f", did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"no plugin is named {name!r}{hint} - at `{where}`")
+    known = kinds(types[name])
+    if known and "producer" not in known:
+        raise ConfigError(f"plugin {name!r} is no producer of prefix matches - at `{where}`")
+
+
+def _detector(config: Config) -> Config:
+    """Rule 7."""
+    flow = config.flow_control or FlowControl()
+    named = flow.saturation_detector or PluginRef(DETECTOR)
+    if named.plugin_ref == DETECTOR:
+        config = _with(config, PluginSpec(DETECTOR))
+    flow = msgspec.structs.replace(flow, saturation_detector=named)
+    return msgspec.structs.replace(config, flow_control=flow)
 
 
 def _sources(config: Config) -> Config:
-    """Rule 7."""
+    """The part of rule 1 that other configurations have too."""
     layer = config.data_layer or DataLayer()
     if layer.inject_defaults is False:
         return config

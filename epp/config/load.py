@@ -9,19 +9,21 @@ from __future__ import annotations
 import difflib
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import yaml
 
 from epp.config import dialects
-from epp.config.defaults import Kinds, normalise
-from epp.config.schema import API_VERSION, KIND, Config
+from epp.config.defaults import POLICIES, Kinds, normalise
+from epp.config.schema import API_VERSION, KIND, Band, BandTemplate, Config, FlowControl
 from epp.errors import ConfigError
 
 MAX_BYTES = 2**20
 MAX_ALIASES = 100  #: references to anchors in one file
+MAX_DEPTH = 50  #: of nesting
+MAX_VALUES = 100_000  #: with each reference to an anchor written out
 
 _AT = re.compile(r" - at `(.*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
@@ -53,15 +55,24 @@ def load(
     Raises:
         ConfigError: and where, and why.
     """
-    raw = _decode(text)
-    raw, warnings = dialects.translate(raw)
-    config = _typed(raw)
-    _check_names(config)
-    more: tuple[str, ...] = ()
-    if kinds is not None:
-        config, more = normalise(config, kinds, default_profile)
-    _check_references(config)
+    raw, warnings = dialects.translate(_decode(text))
+    try:
+        config = _typed(raw)
+        _check_names(config)
+        more: tuple[str, ...] = ()
+        if kinds is not None:
+            config, more = normalise(config, kinds, default_profile)
+        _check_references(config)
+    except ConfigError as error:
+        raise explained(error, warnings) from error
     return Loaded(config, (*warnings, *more), source)
+
+
+def explained(error: ConfigError, warnings: Sequence[str]) -> ConfigError:
+    """Return the error with what was read as what: its place is in the translated file."""
+    if not warnings:
+        return error
+    return ConfigError("\n  ".join([f"{error}", "after this was read:", *warnings]))
 
 
 def _decode(text: str | bytes | None) -> Mapping[str, Any]:
@@ -70,20 +81,88 @@ def _decode(text: str | bytes | None) -> Mapping[str, Any]:
     if len(text) > MAX_BYTES:
         raise ConfigError(f"the configuration has {len(text)} bytes, more than {MAX_BYTES}")
     try:
-        events = yaml.parse(text, Loader=yaml.CSafeLoader)
-        aliases = sum(1 for event in events if isinstance(event, yaml.AliasEvent))
-        if aliases > MAX_ALIASES:
-            raise ConfigError(
-                f"the configuration has {aliases} YAML aliases, more than {MAX_ALIASES}"
-            )
-        raw = yaml.load(text, Loader=yaml.CSafeLoader)
-    except (yaml.YAMLError, ValueError, RecursionError, UnicodeDecodeError) as error:
+        _check_size(text)
+        raw = _construct(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"the configuration is not YAML: {error}") from error
     if raw is None:
         return {}
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise ConfigError("the configuration is not a mapping of names to values - at `$`")
-    return raw
+    return typing.cast("Mapping[str, Any]", _plain(raw, iter(range(MAX_VALUES))))
+
+
+def _check_size(text: str | bytes) -> None:
+    aliases = depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        aliases += isinstance(event, yaml.AliasEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if aliases > MAX_ALIASES:
+            raise ConfigError(f"the configuration has more than {MAX_ALIASES} YAML aliases")
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"the configuration is nested more than {MAX_DEPTH} deep")
+
+
+def _construct(text: str | bytes) -> Any:
+    loader = yaml.CSafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_keys(node)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _check_keys(root: yaml.Node) -> None:
+    """Refuse a key that is there twice, where YAML libraries take the last one."""
+    waiting: list[Any] = [root]
+    done: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in done or isinstance(node, yaml.ScalarNode):
+            continue
+        done.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+            continue
+        seen: set[str] = set()
+        for key, value in node.value:
+            waiting.append(value)
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                place = f"line {key.start_mark.line + 1}"
+                raise ConfigError(f"key {key.value!r} is there twice - at {place}")
+            seen.add(key.value)
+
+
+def _plain(value: Any, room: Iterator[int]) -> Any:
+    """A copy without shared parts, and without empty keys outside of plugins' parameters."""
+    if next(room, None) is None:
+        raise ConfigError(f"the configuration has more than {MAX_VALUES} values")
+    if isinstance(value, list):
+        return [_plain(each, room) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _parameters(each, room) if key == "parameters" else _plain(each, room)
+        for key, each in value.items()
+        if each is not None
+    }
+
+
+def _parameters(value: Any, room: Iterator[int]) -> Any:
+    """The same where null may mean something."""
+    if next(room, None) is None:
+        raise ConfigError(f"the configuration has more than {MAX_VALUES} values")
+    if isinstance(value, list):
+        return [_parameters(each, room) for each in value]
+    if isinstance(value, dict):
+        return {key: _parameters(each, room) for key, each in value.items()}
+    return value
 
 
 def _typed(raw: Mapping[str, Any]) -> Config:
@@ -141,7 +220,7 @@ def _check_names(config: Config) -> None:
 
 
 def _check_references(config: Config) -> None:
-    known = {spec.ref for spec in config.plugins}
+    known = {spec.ref for spec in config.plugins} | POLICIES
     for name, where in _references(config):
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -172,9 +251,22 @@ def _references(config: Config) -> list[tuple[str, str]]:
             (each.plugin_ref, f"$.requestHandler.parsers[{i}].pluginRef")
             for i, each in enumerate(config.request_handler.parsers)
         ]
-    flow = config.flow_control
-    if flow is not None and flow.saturation_detector is not None:
-        found.append(
-            (flow.saturation_detector.plugin_ref, "$.flowControl.saturationDetector.pluginRef")
-        )
-    return found
+    return found + _flow_references(config.flow_control)
+
+
+def _flow_references(flow: FlowControl | None) -> list[tuple[str, str]]:
+    if flow is None:
+        return []
+    found = [(flow.usage_limit_policy_plugin_ref, "usageLimitPolicyPluginRef")]
+    if flow.saturation_detector is not None:
+        found.append((flow.saturation_detector.plugin_ref, "saturationDetector.pluginRef"))
+    bands: list[tuple[str, Band | BandTemplate | None]] = [
+        ("defaultPriorityBand", flow.default_priority_band),
+        ("defaultNegativePriorityBand", flow.default_negative_priority_band),
+        *((f"priorityBands[{i}]", band) for i, band in enumerate(flow.priority_bands)),
+    ]
+    for where, band in bands:
+        if band is not None:
+            found.append((band.fairness_policy_ref, f"{where}.fairnessPolicyRef"))
+            found.append((band.ordering_policy_ref, f"{where}.orderingPolicyRef"))
+    return [(name, f"$.flowControl.{where}") for name, where in found if name is not None]

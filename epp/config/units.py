@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from decimal import Decimal, InvalidOperation
 
+LARGEST = 2**63 - 1  #: as a quantity; in Kubernetes too
+
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _WHOLE_DURATION = re.compile(rf"(?:{_DURATION.pattern})+")
@@ -35,16 +37,17 @@ def parse_duration(text: str) -> float:
 
 
 def parse_quantity(text: str) -> int:
-    """Return a whole number (>= 0), rounded up.
+    """Return a whole number, 0 to `LARGEST`, rounded up.
 
     Raises:
-        ValueError: ``text`` is not a quantity.
+        ValueError: ``text`` is not a quantity, or larger.
     """
     match = _QUANTITY.fullmatch(text)
     try:
         if match is not None and (match[2] or "") in _FACTORS:
             exact = Decimal(match[1]) * _FACTORS[match[2] or ""]
-            return int(exact.to_integral_value(rounding="ROUND_CEILING"))
+            if exact <= LARGEST:
+                return int(exact.to_integral_value(rounding="ROUND_CEILING"))
     except (InvalidOperation, OverflowError):
         pass
     raise ValueError(f"{text!r} is not a quantity such as 500, 1G or 32Mi")

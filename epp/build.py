@@ -13,7 +13,7 @@ import msgspec
 from epp import plugin
 from epp.catalog import NOT_YET, Catalog, kinds_of, stability
 from epp.clock import Clock
-from epp.config.load import Loaded, load
+from epp.config.load import Loaded, explained, load
 from epp.config.schema import Config, PluginSpec, ProfileSpec
 from epp.errors import ConfigError
 from epp.flow.gate import Gate
@@ -59,7 +59,10 @@ def configure(
         ConfigError: and where, and why.
     """
     loaded = load(text, kinds=parts.catalog.kinds, default_profile=DEFAULT_WEIGHTS, source=source)
-    return loaded, build_pipeline(loaded.config, parts, previous)
+    try:
+        return loaded, build_pipeline(loaded.config, parts, previous)
+    except ConfigError as error:
+        raise explained(error, loaded.warnings) from error
 
 
 def build_pipeline(config: Config, parts: Parts, previous: Pipeline | None = None) -> Pipeline:

@@ -110,6 +110,9 @@ _KINDS: Mapping[str, str] = {
     "admitter": "admit",
     "screener": "screen",
     "observer": "ended",
+    "preparer": "prepare",
+    "header-adder": "add_headers",
+    "answer-header-adder": "answer_headers",
 }
 """Kind of plugin by the method that makes it one."""
 
@@ -151,9 +154,9 @@ class Catalog:
     def _add(self, classes: Iterable[Any], where: str) -> None:
         for each in classes:
             type_, params = getattr(each, "type", None), getattr(each, "Params", None)
-            if not isinstance(type_, str) or not _is_struct(params):
+            if not isinstance(type_, str) or not _is_type(params):
                 raise ConfigError(
-                    f"{where}: {each!r} needs `type`, a text, and `Params`, a plugin.Params"
+                    f"{where}: {each!r} needs a text `type` and a class `Params` of plugin.Params"
                 )
             if not kinds_of(each):
                 raise ConfigError(f"{where}: plugin {type_!r} has no method of any plugin protocol")
@@ -203,8 +206,12 @@ def _classes_in(path: str) -> list[type]:
     return found
 
 
-def _is_struct(params: Any) -> bool:
-    return isinstance(params, type) and issubclass(params, msgspec.Struct)
+def _is_type(params: Any) -> bool:
+    """Whether parameters can be decoded as this."""
+    try:
+        return params is not None and msgspec.inspect.type_info(params) is not None
+    except TypeError:
+        return False
 
 
 def _said(error: BaseException) -> str:

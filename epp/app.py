@@ -23,14 +23,17 @@ from grpc import aio
 from epp.build import Parts, configure, retire
 from epp.catalog import Catalog
 from epp.clock import SystemClock
-from epp.collect.scrape import Reports, Scraper
+from epp.collect.scrape import Scraper
+from epp.collect.sources import SOURCES
+from epp.config.load import Loaded
 from epp.config.watch import watch_file
-from epp.errors import ConfigError, EppError
+from epp.counts import ScrapeCounts, StreamCounts
+from epp.errors import ConfigError
 from epp.exchange import Exchange
 from epp.extproc import tls
 from epp.extproc.health import HealthService
-from epp.extproc.listen import build_health_server, build_server
-from epp.extproc.server import Counters, ExtProcService, Settings
+from epp.extproc.listen import PickerServer, build_health_server, build_server
+from epp.extproc.server import ExtProcService, Settings
 from epp.feedback.access_log import AccessLogs
 from epp.feedback.unseen import Unseen
 from epp.ledger import Ledger
@@ -56,7 +59,10 @@ log = logging.getLogger(__name__)
 
 
 def run(options: ServeOptions) -> int:
-    """Run the picker until SIGTERM or SIGINT; return the exit status (2: cannot start)."""
+    """Run the picker until SIGTERM or SIGINT, twice for at once; return the exit status.
+
+    It is 2 if the picker cannot start as it is told to.
+    """
     logs.set_up(options.verbosity, options.log_format)
     for warning in options.warnings:
         log.warning(warning)
@@ -79,6 +85,7 @@ class App:
         self.metrics = Metrics()
         self.unseen = Unseen(self.pool, self.clock)
         self._seldom = logs.Seldom(self.clock, log.warning)
+        self._resting: set[str] = set()  #: names of plugins left out for their faults
         self._last_error = ""  #: why the last reload was refused; "" if it was not
         self.parts = Parts(
             clock=self.clock,
@@ -113,17 +120,21 @@ class App:
         Raises:
             ConfigError: the picker cannot start as it is told to.
         """
-        stop = asyncio.Event()
+        stop, hurry = asyncio.Event(), asyncio.Event()
+
+        def told() -> None:
+            (hurry if stop.is_set() else stop).set()
+
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, told)
         loop.add_signal_handler(signal.SIGHUP, lambda: self.reload("SIGHUP"))
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(work, name=name) for name, work in self._collectors().items()
                 ]
-                await self._serve(stop)
+                await self._serve(stop, hurry)
                 for task in tasks:
                     task.cancel()
         except* ConfigError as errors:
@@ -144,8 +155,11 @@ class App:
             log.error("the configuration stays as it was (%s): %s", why, error)  # noqa: TRY400
             return
         self._warn(loaded.warnings, pipeline)
+        if _collecting(loaded, pipeline) != _collecting(self.loaded, before):
+            log.warning("the data layer is configured at start only: restart the picker for it")
         self.router.reload(pipeline)
         retire(before, pipeline, self.pool)
+        self._enable(before, pipeline)
         self.loaded, self._last_error = loaded, ""
         self.metrics.plugin_types = _types(pipeline)
         self.metrics.reloaded(ok=True)
@@ -153,7 +167,7 @@ class App:
 
     # --- serving -------------------------------------------------------------------------
 
-    async def _serve(self, stop: asyncio.Event) -> None:
+    async def _serve(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         options = self.options
         service = self._service()
         health = HealthService(lambda: self.pool.synced)
@@ -185,10 +199,25 @@ class App:
             await stop.wait()
             log.info("draining", extra={"fields": {"streams": service.active}})
             health.drain()
-            await server.drain(options.drain_timeout, notice=NOTICE_SECONDS)
+            await self._drain(server, hurry)
         finally:
+            await server.stop()
             await health_server.stop(None)
             await admin.stop()
+
+    async def _drain(self, server: PickerServer, hurry: asyncio.Event) -> None:
+        """Drain, until done or told a second time to stop."""
+        drain = asyncio.create_task(
+            server.drain(self.options.drain_timeout, notice=NOTICE_SECONDS), name="drain"
+        )
+        told = asyncio.create_task(hurry.wait(), name="hurry")
+        await asyncio.wait((drain, told), return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        if not drain.done():
+            log.warning("told again to stop: open streams are cut off")
+            drain.cancel()
+            await server.stop()
+        await asyncio.wait((drain, told))
 
     async def _start(
         self, serving: Coroutine[Any, Any, None], health: aio.Server, admin: AdminServer
@@ -211,7 +240,7 @@ class App:
                 error_format=self.options.error_format,
             ),
             unseen=self.unseen,
-            counters=_Streams(self.metrics),
+            counters=StreamCounts(self.metrics),
             answer_headers=self._answer_headers,
             on_answer_piece=Exchange.response_data,
         )
@@ -250,7 +279,7 @@ class App:
             clock=self.clock,
             random=random.Random(),
             ledger=self.ledger,
-            reports=_Scrapes(self.metrics, self._seldom),
+            reports=ScrapeCounts(self.metrics, self._seldom),
         )
 
     async def _sweep(self) -> None:
@@ -327,49 +356,31 @@ class App:
         self.metrics.plugin_failed(name, "raised")
         self._seldom(f"{name} raised {type(error).__name__}", kind=name)
 
+    def _enable(self, before: Pipeline, pipeline: Pipeline) -> None:
+        """Whatever rested in ``before`` and is not in ``pipeline`` does not rest any more."""
+        for name, made in before.plugins.items():
+            if name in self._resting and pipeline.plugins.get(name) is not made:
+                self._plugin_fault(name, "enabled")
+
     def _plugin_fault(self, name: str, kind: str) -> None:
         if kind in ("disabled", "enabled"):
+            rests = kind == "disabled"
+            (self._resting.add if rests else self._resting.discard)(name)
             type_ = self.metrics.plugin_types.get(name, name)
-            self.metrics.plugin_disabled(name, type_, disabled=kind == "disabled")
+            self.metrics.plugin_disabled(name, type_, disabled=rests)
         else:
             self.metrics.plugin_failed(name, kind)
         self._seldom(f"plugin {name!r}: {kind}", kind=f"{name} {kind}")
 
 
-class _Streams(Counters):
-    """Counts streams in the metrics."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self.stream_started = metrics.stream_started  # type: ignore[method-assign]
-        self.stream_ended = metrics.stream_ended  # type: ignore[method-assign]
-        self.spurious = metrics.spurious  # type: ignore[method-assign]
-        self._metrics = metrics
-
-    def refused(self, error: EppError) -> None:
-        """See `Counters.refused`."""
-        self._metrics.refused(error)
-
-
-class _Scrapes(Reports):
-    """Counts scrapes in the metrics."""
-
-    def __init__(self, metrics: Metrics, warn: logs.Seldom) -> None:
-        self._metrics = metrics
-        self._warn = warn
-
-    def scrape_failed(self, reason: str) -> None:
-        """See `Reports.scrape_failed`."""
-        self._metrics.scrape_failed(reason)
-
-    def lines_unreadable(self, count: int) -> None:
-        """See `Reports.lines_unreadable`."""
-        self._metrics.lines_unreadable(count)
-
-    def warn(self, text: str) -> None:
-        """See `Reports.warn`."""
-        self._warn(text)
-
-
 def _types(pipeline: Pipeline) -> Mapping[str, str]:
     """Type of each plugin instance, by its name."""
     return {name: getattr(p, "type", type(p).__name__) for name, p in pipeline.plugins.items()}
+
+
+def _collecting(loaded: Loaded, pipeline: Pipeline) -> Any:
+    """What the configuration says to the collectors, which a reload does not reach."""
+    specs = [
+        pipeline.specs[name] for name, made in pipeline.plugins.items() if isinstance(made, SOURCES)
+    ]
+    return loaded.config.data_layer, specs

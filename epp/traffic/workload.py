@@ -25,11 +25,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 1
     sessions: int = 48
     turns: int = 5
-    tenants: int = 6
-    system_tokens: int = 1500
-    user_tokens: int = 250
+    tenants: int = 12
+    system_tokens: int = 3000
+    user_tokens: int = 200
     output_tokens: int = 32
-    arrivals_per_second: float = 4.0
+    arrivals_per_second: float = 3.0
     think_seconds: float = 0.6
 
 

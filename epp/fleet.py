@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import shutil
 import socket
 import sys
@@ -21,6 +22,7 @@ from epp.gateway.render import GatewayOptions, render
 from epp.processes import Child, epp, running
 
 READY_SECONDS = 20.0
+FREE_PORTS = range(12_000, 32_000)
 
 
 class Ports(msgspec.Struct, frozen=True):
@@ -64,11 +66,19 @@ def envoy_binary() -> str:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that nobody uses at the moment.
+
+    It is below those that the system gives to outgoing connections (Linux: from 32768), so that
+    none takes it before it is listened on.
+
+    Raises:
+        OSError: a hundred ports were all in use.
+    """
+    for port in random.sample(FREE_PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"no free port of a hundred tried between {FREE_PORTS[0]} and {FREE_PORTS[-1]}")
 
 
 @contextlib.asynccontextmanager

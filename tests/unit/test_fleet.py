@@ -1,0 +1,21 @@
+"""Ports for the processes that demo, bench and tests start."""
+
+from __future__ import annotations
+
+import socket
+
+from epp.fleet import free_port
+
+EPHEMERAL = 32_768  #: Linux gives ports from here on to outgoing connections
+
+
+def test_a_free_port_is_none_that_an_outgoing_connection_may_get() -> None:
+    ports = {free_port() for _ in range(50)}
+    assert len(ports) > 25
+    assert all(1024 < port < EPHEMERAL for port in ports)
+
+
+def test_a_free_port_can_be_listened_on() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port()))
+        listener.listen()

@@ -35,6 +35,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: int = 200
     headers: dict[str, str] = {}
     chunked: bool = False  #: else content-length
+    until_close: bool = False  #: neither: the body ends with the connection
     pieces: int = 1  #: in how many writes the body goes out
     wait: float = 0.0  #: seconds before each piece
     trailers: dict[str, str] = {}  #: sent if ``chunked``
@@ -141,7 +142,7 @@ class Server:
         writer.write(self._head(answer, answer.size if head_only else len(data)))
         if not head_only and answer.status not in (204, 304):
             await self._pieces(answer, data[: answer.die_after], writer)
-            if answer.die_after is not None:
+            if answer.die_after is not None or answer.until_close:
                 _end(writer, reset=answer.reset)
                 return
             if answer.chunked:
@@ -153,6 +154,8 @@ class Server:
         headers = {"x-backend": self.name}
         if answer.chunked:
             headers["transfer-encoding"] = "chunked"
+        elif answer.until_close:
+            headers["connection"] = "close"
         elif answer.status not in (204, 304):
             headers["content-length"] = str(length)
         lines = [f"{name}: {value}" for name, value in (headers | answer.headers).items()]

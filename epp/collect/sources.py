@@ -28,8 +28,9 @@ LEAST_INTERVAL = 0.05  #: seconds; what `--refresh-metrics-interval` is raised t
 class MetricsDataSource:
     """Says where and how often metrics pages are scraped.
 
-    A certificate of an authority is there to be checked: with ``caCertPath``, certificates are
-    verified unless ``insecureSkipVerify: true`` is written too.
+    A certificate of an authority is there to be checked.
+    Differs from llm-d: with ``caCertPath``, certificates are verified unless
+    ``insecureSkipVerify: true`` is written too.
     """
 
     type: ClassVar[str] = "metrics-data-source"

@@ -21,7 +21,7 @@ MAX_ID_CHARS = 256  #: longer ids are no ids; they would be kept as names of flo
 
 
 class AgentIdentity:
-    """Makes an agent's session its flow, unless the request names one; and its session.
+    """Makes an agent's session the request's, and its flow unless the request names one.
 
     Envoy may be told to refuse header names with underscores; ``session_id`` then never arrives.
     """

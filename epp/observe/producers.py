@@ -16,7 +16,7 @@ from epp import plugin
 
 
 class InflightLoadProducer:
-    """What is in flight, by endpoint: the ledger counts it (see `ledger`).
+    """What is in flight, by endpoint: the picker itself counts it.
 
     Differs from llm-d: a reservation counts from the same event-loop turn as the pick, and the
     prefix match that is discounted is always the first producer's. Estimated output tokens are
@@ -75,7 +75,10 @@ class TokenProducer:
 
 
 class Tokenizer(TokenProducer):
-    """The older name of ``token-producer``."""
+    """The older name of ``token-producer``.
+
+    Differs from llm-d: only the ``estimate`` backend; a configured tokenizer is refused.
+    """
 
     type: ClassVar[str] = "tokenizer"
 

@@ -42,7 +42,7 @@ class EncodedHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a session's id is read from: one of a header and a request attribute."""
 
-    header: str = ""
+    header: str = ""  #: its name
     attribute: str = ""  #: agent-identity, SessionID or session-id-producer
 
 

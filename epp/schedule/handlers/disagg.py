@@ -43,9 +43,9 @@ class DisaggProfileHandler:
     """Picks a decode endpoint, and others for the stages that its deciders send away.
 
     If a stage finds no endpoint, or finds the decode endpoint itself, decode does it too.
-    While ``maxDecodeQueue`` requests wait at the decode endpoint, nothing is sent away: the
-    result would be freed before decode comes to read it (answers from freed KV blocks,
-    vllm-project/vllm#21570).
+    Differs from llm-d: while ``maxDecodeQueue`` requests wait at the decode endpoint, nothing
+    is sent away: the result would be freed before decode comes to read it (answers from freed
+    KV blocks, vllm-project/vllm#21570).
     """
 
     type: ClassVar[str] = "disagg-profile-handler"

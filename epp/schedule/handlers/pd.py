@@ -22,7 +22,7 @@ DEFAULT_DECIDER = "prefix-based-pd-decider"
 
 
 class PdProfileHandler:
-    """Decode first, then prefill elsewhere if its decider, or ``threshold``, says so.
+    """Picks decode first, then prefill elsewhere if its decider, or ``threshold``, says so.
 
     With ``primaryPort`` the request goes to that port of the decode pod, and a header tells the
     sidecar there which rank was chosen.

@@ -17,7 +17,7 @@ from epp.schedule.sessions import SessionAffinity
 
 
 class SessionAffinityScorer(SessionAffinity):
-    """Scores 1.0 for the session's endpoint, 0.0 for the rest (see `schedule.sessions`)."""
+    """Scores 1.0 for the session's endpoint, 0.0 for the rest."""
 
     type: ClassVar[str] = "session-affinity-scorer"
     stability: ClassVar[plugin.Stability] = "alpha"

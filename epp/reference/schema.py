@@ -22,6 +22,8 @@ from epp.reference.parameters import is_struct, structs_in
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 REFUSED = "Refused: "  #: how the docstring of a plugin begins that cannot be built
 
+ABOUT = "Configuration of epp, in today's spelling; older spellings are translated when it is read."
+
 Schema = dict[str, Any]
 
 
@@ -40,7 +42,8 @@ def config_schema() -> Schema:
         _describe(defs[schema["$ref"].removeprefix("#/$defs/")], struct)
     by_type = dict(zip(params, schemas[len(structs) :], strict=True))
     _narrow(defs, by_type, {type_: _needed(hint) for type_, hint in params.items()})
-    return {"$schema": DIALECT, "title": KIND, **schemas[0], "$defs": defs}
+    about = {"$schema": DIALECT, "title": KIND, "description": ABOUT}
+    return {**about, **schemas[0], "$defs": defs}
 
 
 def refused() -> list[str]:

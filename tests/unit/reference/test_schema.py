@@ -22,34 +22,6 @@ ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = schema.config_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
-DISAGGREGATED = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: approx-prefix-cache-producer
-  parameters: {maxPrefixTokensToMatch: 16384, lruCapacityPerServer: 31250}
-- type: prefix-cache-scorer
-- type: queue-scorer
-- type: prefill-filter
-- type: decode-filter
-- type: max-score-picker
-- type: prefix-based-pd-decider
-  parameters: {nonCachedTokens: 16}
-- type: disagg-profile-handler
-  parameters: {deciders: {prefill: prefix-based-pd-decider}}
-schedulingProfiles:
-- name: prefill
-  plugins:
-  - {pluginRef: prefill-filter}
-  - {pluginRef: max-score-picker}
-  - {pluginRef: prefix-cache-scorer, weight: 2}
-  - {pluginRef: queue-scorer, weight: 1}
-- name: decode
-  plugins:
-  - {pluginRef: decode-filter}
-  - {pluginRef: max-score-picker}
-  - {pluginRef: prefix-cache-scorer, weight: 2.5}
-"""
 STICKY = """
 plugins:
 - {type: prefix-cache-affinity-filter, name: strict, parameters: {affinityThreshold: 0.99}}
@@ -74,6 +46,8 @@ dataLayer:
   - {pluginRef: metrics-data-source, extractors: [{pluginRef: core-metrics-extractor}]}
 """
 (README,) = re.findall(r"```yaml\n(apiVersion:.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+CONFIGS = ROOT / "tests/data/config"
+FILES = [*sorted(CONFIGS.glob("shapes/*.yaml")), *sorted(CONFIGS.glob("dialects/*.new.yaml"))]
 
 
 def loaded(text: str) -> None:
@@ -90,10 +64,21 @@ def test_the_schema_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-@pytest.mark.parametrize("text", [DISAGGREGATED, STICKY, SOURCES, README, "{}"])
-def test_configurations_that_people_run_are_valid(text: str) -> None:
+@pytest.mark.parametrize("text", [STICKY, SOURCES, README, "{}"])
+def test_what_the_loader_takes_is_valid(text: str) -> None:
     assert errors(yaml.safe_load(text)) == []
     loaded(text)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_configurations_that_people_run_are_valid_in_todays_spelling(file: Path) -> None:
+    assert errors(yaml.safe_load(file.read_text())) == []
+
+
+def test_older_spellings_are_for_the_loader_to_translate() -> None:
+    assert len(FILES) >= 16
+    old = CONFIGS / "dialects/gaie-1.2.old.yaml"
+    assert errors(yaml.safe_load(old.read_text())) != []
 
 
 @pytest.mark.parametrize(

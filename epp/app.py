@@ -187,7 +187,7 @@ class App:
             health, host=options.host, port=options.grpc_health_port
         )
         inside = "127.0.0.1" if options.metrics_endpoint_auth else options.host
-        admin = AdminServer(inside, options.metrics_port, self.metrics, self._pages(service))
+        admin = AdminServer(inside, options.metrics_port, self.metrics, self._pages(service, stop))
         try:
             await self._start(server.start(), health_server, admin)
             ports = {"grpc": server.port, "health": health_port, "admin": admin.port}
@@ -317,7 +317,7 @@ class App:
         for warning in (*warnings, *pipeline.warnings):
             log.warning(warning)
 
-    def _pages(self, service: ExtProcService) -> AdminPages:
+    def _pages(self, service: ExtProcService, stop: asyncio.Event) -> AdminPages:
         def config() -> Any:
             return {
                 "source": self.loaded.source or "built in",
@@ -339,11 +339,11 @@ class App:
                 "unmatched_log_entries": self.unseen.unmatched,
                 "access_logs": self.unseen.logs_connected,
                 "buffered_bytes": service.budget.used,
-                "draining": service.draining,
+                "draining": stop.is_set(),
             }
 
         return AdminPages(
-            ready=lambda: self.pool.synced and not service.draining,
+            ready=lambda: self.pool.synced and not stop.is_set(),
             config=config,
             endpoints=self.pool.snapshot,
             plugins=lambda: self.router.pipeline.plugins,

@@ -1,0 +1,299 @@
+"""The configuration changes under a running picker: the real process, over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epp.config.watch import watch_file
+from tests.support.serving import Serving, answer, ask, complete, eventually, serving
+
+ENDPOINTS = """
+endpoints:
+- {name: a, address: 127.0.0.1, port: 1, labels: {zone: x}}
+- {name: b, address: 127.0.0.1, port: 2, labels: {zone: y}}
+"""
+A, B = "127.0.0.1:1", "127.0.0.1:2"
+
+ZONE = """
+plugins:
+- {type: label-selector-filter, name: zone, parameters: {matchLabels: {zone: %s}}}
+- {type: prefix-cache-scorer}
+"""
+BAD = "plugins: [{type: quue-scorer}]\n"
+
+Step = Callable[[Serving], Coroutine[Any, Any, None]]
+
+
+class Files:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "config.yaml"
+        self.endpoints = folder / "endpoints.yaml"
+        self.endpoints.write_text(ENDPOINTS)
+        self.config.write_text(ZONE % "x")
+
+    def run(self, step: Step, config: Path | None = None) -> None:
+        async def main() -> None:
+            async with serving(
+                self.folder,
+                f"--config-file={config or self.config}",
+                endpoints=f"--endpoints-file={self.endpoints}",
+            ) as picker:
+                await step(picker)
+
+        asyncio.run(main())
+
+
+async def reloads(picker: Serving, result: str) -> float:
+    return await picker.metric(f'epp_config_reloads_total{{result="{result}"}}') or 0.0
+
+
+async def reloaded(picker: Serving, count: int = 1, result: str = "success") -> None:
+    async def enough() -> bool:
+        return await reloads(picker, result) >= count
+
+    await eventually(enough)
+
+
+def test_a_file_that_is_rewritten_in_place_is_used(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+
+    async def step(picker: Serving) -> None:
+        assert await complete(picker.gateway) == A
+        files.config.write_text(ZONE % "y")
+        await reloaded(picker)
+        assert await complete(picker.gateway) == B
+        shown = await picker.json("/debug/config")
+        assert shown["config"]["plugins"][0]["parameters"] == {"matchLabels": {"zone": "y"}}
+        assert (shown["current"], shown["lastError"]) == (True, "")
+        assert await picker.metric("epp_config_current") == 1.0
+
+    files.run(step)
+
+
+def test_the_symlink_swap_of_a_mounted_config_map_is_used(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    mount = tmp_path / "mount"
+    for zone in "xy":
+        (mount / f"..{zone}").mkdir(parents=True)
+        (mount / f"..{zone}" / "config.yaml").write_text(ZONE % zone)
+    (mount / "..data").symlink_to("..x")
+    (mount / "config.yaml").symlink_to("..data/config.yaml")
+
+    async def step(picker: Serving) -> None:
+        assert await complete(picker.gateway) == A
+        (mount / "..data_tmp").symlink_to("..y")
+        os.replace(mount / "..data_tmp", mount / "..data")
+        await reloaded(picker)
+        assert await complete(picker.gateway) == B
+
+    files.run(step, mount / "config.yaml")
+
+
+def test_sighup_reads_the_file_at_once_changed_or_not(tmp_path: Path) -> None:
+    async def step(picker: Serving) -> None:
+        picker.signal(signal.SIGHUP)
+        await reloaded(picker)
+        assert await complete(picker.gateway) == A
+        assert "the configuration was read again (SIGHUP)" in picker.log()
+
+    Files(tmp_path).run(step)
+
+
+@pytest.mark.parametrize("kind", ["a bad type", "no YAML", "gone"])
+def test_a_bad_file_changes_nothing_and_is_told_everywhere(tmp_path: Path, kind: str) -> None:
+    files = Files(tmp_path)
+
+    async def step(picker: Serving) -> None:
+        assert await complete(picker.gateway) == A
+        before = (await picker.json("/debug/config"))["config"]
+        if kind == "gone":
+            files.config.unlink()
+        else:
+            files.config.write_text(BAD if kind == "a bad type" else "a: [b")
+        picker.signal(signal.SIGHUP)
+        await reloaded(picker, result="failure")
+
+        assert await complete(picker.gateway) == A
+        assert await reloads(picker, "success") == 0.0
+        assert await picker.metric("epp_config_current") == 0.0
+        shown = await picker.json("/debug/config")
+        assert shown["config"] == before
+        assert shown["current"] is False
+        assert shown["lastError"]
+        assert (await picker.get("/readyz"))[0] == 200
+        complaint = next(line for line in picker.log().splitlines() if "stays as it was" in line)
+        assert '"level":"error"' in complaint
+        if kind == "a bad type":
+            assert "did you mean 'queue-scorer'? - at `$.plugins[0].type`" in shown["lastError"]
+            assert "did you mean 'queue-scorer'?" in complaint
+
+        files.config.write_text(ZONE % "y")
+        await reloaded(picker)
+        assert await complete(picker.gateway) == B
+        assert await picker.metric("epp_config_current") == 1.0
+        assert (await picker.json("/debug/config"))["lastError"] == ""
+
+    files.run(step)
+
+
+def test_what_a_reload_does_not_reach_is_warned_of(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+
+    async def step(picker: Serving) -> None:
+        files.config.write_text(ZONE % "y")
+        await reloaded(picker, 1)
+        assert "restart the picker" not in picker.log()
+        more = "- {type: core-metrics-extractor, parameters: {defaultEngine: sglang}}\n"
+        files.config.write_text(ZONE % "y" + more)
+        await reloaded(picker, 2)
+        assert "the data layer is configured at start only: restart the picker" in picker.log()
+
+    files.run(step)
+
+
+def test_a_request_under_way_ends_as_it_began(tmp_path: Path) -> None:
+    """Its booking is released by the exchange it was made by, whatever was reloaded since."""
+    files = Files(tmp_path)
+
+    async def step(picker: Serving) -> None:
+        async with picker.gateway.stream() as stream:
+            assert await ask(stream) == A
+            files.config.write_text(ZONE % "y")
+            await reloaded(picker)
+            assert await complete(picker.gateway) == B
+            await answer(stream)
+        pool = await picker.json("/debug/pool")
+        assert [each["in_flight_requests"] for each in pool] == [0, 0]
+
+    files.run(step)
+
+
+# --- under load --------------------------------------------------------------------
+
+SPREAD = """
+plugins:
+- {type: prefix-cache-scorer}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: prefix-cache-scorer, weight: %d}
+"""
+CALLERS, SECONDS, PAUSE = 6, 5.0, 0.02
+PROMPTS = [f"{index:04} " * 300 for index in range(24)]  # 1500 bytes: 5 blocks of 256 bytes
+
+
+def test_reloads_under_load_fail_no_request_and_lose_nothing_learned(tmp_path: Path) -> None:
+    """Some 300 requests/s, if the machine can, and a reload every second."""
+    files = Files(tmp_path)
+    files.config.write_text(SPREAD % 1)
+
+    async def step(picker: Serving) -> None:
+        homes = {prompt: await complete(picker.gateway, prompt) for prompt in PROMPTS}
+        assert set(homes.values()) == {A, B}
+        assert await picker.blocks() == 5 * len(PROMPTS)
+        until = asyncio.get_running_loop().time() + SECONDS
+        strayed: list[tuple[str, str]] = []
+        asked = 0
+
+        async def caller(number: int) -> None:
+            nonlocal asked
+            while asyncio.get_running_loop().time() < until:
+                prompt = PROMPTS[(number + asked) % len(PROMPTS)]
+                asked += 1
+                destination = await complete(picker.gateway, prompt, name=f"r-{asked}")
+                if destination != homes[prompt]:
+                    strayed.append((homes[prompt], destination))
+                await asyncio.sleep(PAUSE)
+
+        async def operator() -> None:
+            weight = 1
+            while asyncio.get_running_loop().time() < until:
+                weight += 1
+                files.config.write_text(SPREAD % weight)
+                picker.signal(signal.SIGHUP)
+                await asyncio.sleep(1.0)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(operator())
+            for number in range(CALLERS):
+                group.create_task(caller(number))
+
+        assert strayed == []
+        assert asked >= 100
+        assert await reloads(picker, "success") >= 4
+        assert await reloads(picker, "failure") == 0
+        assert await picker.blocks() == 5 * len(PROMPTS)
+        total = asked + len(PROMPTS)
+        assert await picker.metric('epp_ended_requests_total{outcome="completed"}') == total
+        pool = await picker.json("/debug/pool")
+        assert [each["in_flight_requests"] for each in pool] == [0, 0]
+        assert '"level":"error"' not in picker.log()
+
+    files.run(step)
+
+
+# --- the watch ---------------------------------------------------------------------
+
+
+def test_a_file_that_is_being_written_is_not_read_half(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text("old")
+    seen: list[str] = []
+    done = asyncio.Event()
+
+    async def changed() -> None:
+        seen.append(path.read_text())
+        done.set()
+
+    async def main() -> None:
+        watch = asyncio.create_task(watch_file(str(path), changed, interval=0.01))
+        await asyncio.sleep(0)
+        with path.open("w") as file:
+            for _ in range(30):
+                file.write("new ")
+                file.flush()
+                await asyncio.sleep(0.01)
+        await asyncio.wait_for(done.wait(), 5.0)
+        watch.cancel()
+
+    asyncio.run(main())
+    assert seen == ["new " * 30]
+
+
+def test_the_watch_outlives_a_missing_file_and_a_failing_reload(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "config"
+    path.write_text("one")
+    seen: list[str] = []
+
+    async def changed() -> None:
+        seen.append(path.read_text())
+        if seen[-1] == "two":
+            raise RuntimeError("reload failed")
+
+    async def main() -> None:
+        watch = asyncio.create_task(watch_file(str(path), changed, interval=0.01))
+        await asyncio.sleep(0)
+        for text in ("two", "three"):
+            path.unlink()
+            await asyncio.sleep(0.05)
+            path.write_text(text)
+
+            async def told(text: str = text) -> bool:
+                return seen[-1:] == [text]
+
+            await eventually(told)
+        watch.cancel()
+
+    asyncio.run(main())
+    assert seen == ["two", "three"]
+    assert "reloading after a change" in caplog.text

@@ -1,6 +1,6 @@
 """Older types and parameters of plugins -> today's.
 
-Plain renames stand in tables; a plugin whose shape changed has a function. A plugin keeps the
+Plain renames stand in `old_tables`; a plugin whose shape changed has a function. A plugin keeps the
 name that others refer to it by, and its place in the list; new ones go to the end. Parameters
 that do not have the old shape are left for the plugin itself to refuse.
 
@@ -12,73 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from epp.config.old_tables import (
+    ALWAYS_DECIDER,
+    APPROX,
+    BYTES_PER_TOKEN,
+    CHARACTER_KEYS,
+    DISAGG,
+    DROPPED,
+    ENGINE_LABELS,
+    EXTRACTOR,
+    MOOT,
+    MOVED,
+    PD_DECIDER,
+    PRECISE,
+    PREFIX_KEYS,
+    PREFIX_SCORER,
+    RENAMED,
+    SPEC_KEYS,
+)
+
 Section = dict[str, Any]
-
-BYTES_PER_TOKEN = 4  #: an old block size counts characters, about so many a token
-APPROX, PRECISE = "approx-prefix-cache-producer", "precise-prefix-cache-producer"
-PREFIX_SCORER = "prefix-cache-scorer"
-PD_DECIDER, ALWAYS_DECIDER = "prefix-based-pd-decider", "always-disagg-pd-decider"
-DISAGG = "disagg-profile-handler"
-EXTRACTOR = "core-metrics-extractor"
-
-RENAMED: Mapping[str, str] = {
-    "tokenizer": "token-producer",
-    "model-server-protocol-metrics": EXTRACTOR,
-    "active-request-filter": "utilization-filter",
-    "predicted-latency-scorer": "latency-scorer",
-    "prefix-disaggregation-decider": PD_DECIDER,
-    "eviction-sheddable-filter": "sheddable-eviction-filter",
-    "eviction-priority-then-time-ordering": "priority-then-time-eviction-order-policy",
-}
-
-_HEADERS = "the profile handler sets the headers itself"
-MOOT: Mapping[str, str] = {"prefill-header-handler": _HEADERS, "disagg-headers-handler": _HEADERS}
-"""Types that have no effect any more, and why."""
-
-_FIRST = "the prefix match of the first producer counts"
-_BLOCKS = "the block size of the prefix producer counts"
-DROPPED: Mapping[str, Mapping[str, str]] = {
-    "pd-profile-handler": {
-        "prefixPluginType": _FIRST,
-        "prefixPluginName": _FIRST,
-        "hashBlockSize": _BLOCKS,
-    },
-    PD_DECIDER: {"prefixPluginType": _FIRST, "prefixPluginName": _FIRST},
-    "no-hit-lru-scorer": {"prefixPluginType": _FIRST, "prefixPluginName": _FIRST},
-}
-"""By type: parameters without effect, and why."""
-
-MOVED: Mapping[str, Mapping[str, str]] = {
-    DISAGG: {
-        "decodeProfile": "profiles.decode",
-        "prefillProfile": "profiles.prefill",
-        "encodeProfile": "profiles.encode",
-        "deciderPluginName": "deciders.prefill",
-        "prefillDeciderPluginName": "deciders.prefill",
-        "encodeDeciderPluginName": "deciders.encode",
-    },
-    PRECISE: {"tokenProcessorConfig.blockSize": "tokenProcessorConfig.blockSizeTokens"},
-}
-"""By type: where a parameter's value belongs today."""
-
-PREFIX_KEYS = (
-    "autoTune",
-    "blockSizeTokens",
-    "maxPrefixBlocksToMatch",
-    "maxPrefixTokensToMatch",
-    "lruCapacityPerServer",
-)
-"""Parameters of the prefix scorer that are the producer's today."""
-ENGINE_LABELS = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
-CHARACTER_KEYS = ("hashBlockSize", "blockSize")  #: block sizes in characters
-SPEC_KEYS = (
-    "queuedRequestsSpec",
-    "runningRequestsSpec",
-    "kvUsageSpec",
-    "loraSpec",
-    "cacheInfoSpec",
-)
-"""Parameters of the extractor when it knew one engine."""
 
 
 def translate(today: Section, warnings: list[str]) -> None:

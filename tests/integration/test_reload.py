@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -90,7 +89,7 @@ def test_the_symlink_swap_of_a_mounted_config_map_is_used(tmp_path: Path) -> Non
     async def step(picker: Serving) -> None:
         assert await complete(picker.gateway) == A
         (mount / "..data_tmp").symlink_to("..y")
-        os.replace(mount / "..data_tmp", mount / "..data")
+        (mount / "..data_tmp").replace(mount / "..data")
         await reloaded(picker)
         assert await complete(picker.gateway) == B
 

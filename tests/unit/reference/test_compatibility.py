@@ -50,6 +50,13 @@ def test_an_older_type_is_what_it_is_read_as() -> None:
     )
 
 
+def test_an_older_type_that_becomes_two_is_refused_if_one_of_them_is() -> None:
+    assert status("precise-prefix-cache-scorer") == Status(
+        f"read as `prefix-cache-scorer`, `precise-prefix-cache-producer`: {REFUSES}",
+        "KV events are not supported yet; use approx-prefix-cache-producer",
+    )
+
+
 @pytest.mark.parametrize("type_", TYPES)
 def test_every_type_of_the_go_router_is_known(type_: str) -> None:
     assert status(type_).word != UNKNOWN

@@ -78,7 +78,9 @@ def _serve(verbs: Any) -> None:
     where.add_argument("--endpoints", default="", metavar="HOST:PORT,...", help="a fixed list")
     where.add_argument("--endpoints-file", default="", metavar="FILE", help="a watched YAML file")
     where.add_argument(
-        "--pool-name", default="", help="the pool's name in metrics; an InferencePool's with Go"
+        "--pool-name",
+        default="",
+        help="the pool's name in metrics; alone, it leaves the picker alive and not ready",
     )
     where.add_argument("--pool-namespace", default=os.environ.get("NAMESPACE") or "default",
                        help=argparse.SUPPRESS)  # fmt: skip

@@ -15,11 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import msgspec
 import pytest
 
 from epp.cli import _kebab, _parser, serve_options
+from epp.collect.sources import CoreMetricsExtractor, EngineConfig, MetricsDataSource
+from epp.collect.static import StaticEndpoints
+from epp.errors import ConfigError
 from epp.options import ServeOptions
+from epp.origin import origin_of, scraping_of
+from tests.support import build
 from tests.support import ext_proc as gw
 from tests.support.ext_proc import Gateway
 from tests.support.metric_pages import metric_pages
@@ -186,6 +192,55 @@ def test_verbosity_in_every_spelling(spelling: tuple[str, ...]) -> None:
     assert options(*spelling).verbosity == 4
 
 
+# --- where endpoints come from ---------------------------------------------------------
+
+
+def test_a_list_and_a_file_exclude_each_other() -> None:
+    both = ServeOptions(endpoints="127.0.0.1:9", endpoints_file="/endpoints.yaml")
+    with pytest.raises(ConfigError, match="--endpoints and an endpoints file"):
+        origin_of(both, (), print)
+
+
+def test_endpoints_that_are_told_win_over_labels_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = ServeOptions(endpoints="127.0.0.1:9", endpoint_selector="app=vllm")
+    assert isinstance(origin_of(told, (), print), StaticEndpoints)
+    assert "--endpoint-selector is ignored" in caplog.text
+
+
+def test_metric_flags_win_over_the_configuration_and_leave_its_rest() -> None:
+    source = MetricsDataSource(
+        MetricsDataSource.Params(scheme="https", path="/a", port=1, interval="2s"), build.tools()
+    )
+    params = CoreMetricsExtractor.Params(
+        default_engine="mine", engine_configs=(EngineConfig(name="mine", kv_usage_spec="usage"),)
+    )
+    flags = ServeOptions(model_server_metrics_path="/b", kv_cache_usage_percentage_metric="share")
+    settings, engines = scraping_of(flags, (source, CoreMetricsExtractor(params)))
+    chosen = settings.source
+    assert (chosen.scheme, chosen.path, chosen.port) == ("https", "/b", 1)
+    assert settings.pace.fast == 2.0
+    assert engines.default == "mine"
+    plain, _ = scraping_of(ServeOptions(), (source,))
+    assert (plain.source.path, plain.pace.fast) == ("/a", 2.0)
+
+
+def test_messages_are_as_large_as_told(tmp_path: Path) -> None:
+    flags = ("--endpoints=127.0.0.1:9", "--secure-serving=false", "--grpc-max-recv-msg-size=1Mi")
+
+    async def send(picker: Served, size: int) -> str:
+        async with Gateway(picker.ports["grpc"]) as gateway:
+            body = gw.request_body(b"x" * size, ends=True)
+            return gw.destination((await gateway.exchange([gw.request_head(), body]))[0])
+
+    with serving(tmp_path, *flags) as picker:
+        assert asyncio.run(send(picker, 2**20 - 1000)) == "127.0.0.1:9"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            asyncio.run(send(picker, 2**20 + 1000))
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 # --- what mapped flags do ----------------------------------------------------------
 
 
@@ -207,10 +262,9 @@ def test_older_flags_say_where_metrics_are_and_what_they_are_called(tmp_path: Pa
         assert server.asked == []
 
 
-def test_a_metric_flag_that_cannot_be_read_ends_the_start(tmp_path: Path) -> None:
-    picker = Served(tmp_path, "--endpoints=127.0.0.1:9", "--total-queued-requests-metric={")
-    with pytest.raises(AssertionError, match=r"a flag that names a metric: .*queuedRequestsSpec"):
-        picker.start()
+def test_a_metric_flag_that_cannot_be_read_ends_the_start() -> None:
+    with pytest.raises(ConfigError, match=r"a flag that names a metric: .*queuedRequestsSpec"):
+        scraping_of(ServeOptions(total_queued_requests_metric="{"), ())
 
 
 def test_metrics_that_ask_for_a_cluster_to_guard_them_are_for_this_machine_only(

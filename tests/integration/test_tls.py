@@ -114,14 +114,13 @@ def test_a_renewed_secret_is_used_without_a_restart(tmp_path: Path) -> None:
         eventually(lambda: agreed(picker).fingerprint == third, RELOAD_SECONDS)
 
 
-@pytest.mark.parametrize("without", ["tls.crt", "tls.key"])
-def test_half_a_pair_ends_the_start(without: str, tmp_path: Path) -> None:
+def test_half_a_pair_ends_the_start(tmp_path: Path) -> None:
     secret = Secret(tmp_path)
     secret.renew()
-    (secret.folder / without).unlink()
+    (secret.folder / "tls.key").unlink()
     said = last_words(f"--cert-path={secret.folder}")
     assert "cannot read the TLS certificate" in said
-    assert without in said
+    assert "tls.key" in said
 
 
 # --- versions and suites -----------------------------------------------------------
@@ -154,15 +153,9 @@ def test_the_suites_of_tls_1_2_are_those_told(tmp_path: Path) -> None:
         assert agreed(picker).version == "TLSv1.3"
 
 
-@pytest.mark.parametrize(
-    ("flag", "said"),
-    [
-        ("--tls-cipher-suites=TLS_NO_SUCH", "no cipher suite is called 'TLS_NO_SUCH'"),
-        ("--tls-min-version=1.3", "VersionTLS13"),
-    ],
-)
-def test_names_that_go_does_not_have_end_the_start(flag: str, said: str) -> None:
-    assert said in last_words(flag)
+def test_a_suite_that_go_does_not_have_ends_the_start() -> None:
+    said = last_words("--tls-cipher-suites=TLS_NO_SUCH")
+    assert "no cipher suite is called 'TLS_NO_SUCH'" in said
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ quantities (``32Mi``, ``1G``, ``1.5Gi``, ``2e6``).
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 LARGEST = 2**63 - 1  #: as a quantity; in Kubernetes too
 
@@ -48,6 +48,6 @@ def parse_quantity(text: str) -> int:
             exact = Decimal(match[1]) * _FACTORS[match[2] or ""]
             if exact <= LARGEST:
                 return int(exact.to_integral_value(rounding="ROUND_CEILING"))
-    except (InvalidOperation, OverflowError):
+    except ArithmeticError:
         pass
     raise ValueError(f"{text!r} is not a quantity such as 500, 1G or 32Mi")

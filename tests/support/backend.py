@@ -28,8 +28,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a request wants to be answered."""
 
     kind: Literal["json", "echo", "seen", "bytes", "hang", "drop"] = "json"
-    """json: ``{}``. echo: the request's body. seen: a `Seen`. bytes: `body`. hang: read the
+    """json: ``text``. echo: the request's body. seen: a `Seen`. bytes: `body`. hang: read the
     request, never answer. drop: read the request, close."""
+    text: str = "{}"  #: of kind json
     size: int = 0  #: of kind bytes
     seed: int = 0  #: of kind bytes
     status: int = 200
@@ -114,7 +115,7 @@ class Server:
         self, seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         """Answer; return whether the other side stayed until the end."""
-        answer = msgspec.json.decode(seen.get(ANSWER, "{}"), type=Answer)
+        answer = msgspec.json.decode(seen.get(ANSWER, "{}").encode("latin-1"), type=Answer)
         if answer.kind == "drop":
             _end(writer, reset=answer.reset)
             return True
@@ -134,7 +135,7 @@ class Server:
             return seen.body
         if answer.kind == "seen":
             return msgspec.json.encode(seen)
-        return body(answer.size, answer.seed) if answer.kind == "bytes" else b"{}"
+        return body(answer.size, answer.seed) if answer.kind == "bytes" else answer.text.encode()
 
     async def _send(
         self, answer: Answer, data: bytes, writer: asyncio.StreamWriter, *, head_only: bool = False

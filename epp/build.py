@@ -211,6 +211,7 @@ class _Builder:
         ):
             raise ConfigError("single-profile-handler runs one profile, but several are configured")
         profiles = {p.name: self._profile(p, i) for i, p in enumerate(config.scheduling_profiles)}
+        self._check_profiles(handlers[0], profiles)
         observers = [each for each in every if isinstance(each, plugin.Observer)]
         return Pipeline(
             formats=FormatSet(self._parsers()),
@@ -245,6 +246,16 @@ class _Builder:
         if parts.timings is None:
             return None
         return Stopwatch(parts.clock, parts.timings, self._plugins)
+
+    def _check_profiles(self, handler: str, profiles: Mapping[str, Profile]) -> None:
+        class_: Any = self._parts.catalog.get(self._specs[handler].type)
+        needed = getattr(class_, "needed_profiles", lambda _: ())(self._params[handler])
+        for name in needed:
+            if name not in profiles:
+                raise ConfigError(
+                    f"plugin {handler!r} runs profile {name!r}, which is not configured: there is "
+                    f"{', '.join(profiles)}"
+                )
 
     def _profile(self, spec: ProfileSpec, index: int) -> Profile:
         filters: list[Any] = []

@@ -218,6 +218,16 @@ class Referring(Protocol):
 
 
 @runtime_checkable
+class ProfileRunner(Protocol):
+    """A profile handler class that cannot work without certain profiles."""
+
+    @staticmethod
+    def needed_profiles(params: Any) -> Sequence[str]:
+        """Return the names of the profiles that must be configured."""
+        ...
+
+
+@runtime_checkable
 class StateDumper(Protocol):
     """Shows what it knows on ``/debug/plugins/state``: numbers, never a part of a prompt."""
 

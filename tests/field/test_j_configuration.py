@@ -163,6 +163,9 @@ def test_b193_the_smallest_configurations_start(
     assert starts(text, tmp_path, capsys)
 
 
+DECODE_IS_GONE = ("disaggregated", "schedulingProfiles")  #: its handler runs that profile
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in (CONFIGS / "shapes").glob("*.yaml")))
 def test_b193_with_each_section_gone_or_empty_it_starts_or_says_why_not(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -174,7 +177,7 @@ def test_b193_with_each_section_gone_or_empty_it_starts_or_says_why_not(
             starts(yaml.safe_dump(raw), tmp_path, capsys)
             for raw in (rest, {**rest, section: None}, {**rest, section: 7}, {**rest, section: {}})
         ]
-        assert found[0] is (section != "plugins" or "schedulingProfiles" not in rest)
+        assert found[0] is (section != "plugins" and (name, section) != DECODE_IS_GONE)
         assert found[1] is found[0]
         assert found[2] is False
 
@@ -187,3 +190,15 @@ def test_b193_with_each_plugin_gone_it_starts_or_says_why_not(
     for index in range(len(whole["plugins"])):
         rest = [spec for i, spec in enumerate(whole["plugins"]) if i != index]
         starts(yaml.safe_dump({**whole, "plugins": rest}), tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    "handler", ["disagg-profile-handler", "pd-profile-handler, parameters: {threshold: 9}"]
+)
+def test_b193_a_handler_without_its_profile_does_not_wait_for_the_first_request(
+    handler: str,
+) -> None:
+    text = f"plugins: [{{type: {handler}}}]\nschedulingProfiles: [{{name: other}}]"
+    said = r"runs profile 'decode', which is not configured: there is other$"
+    with pytest.raises(ConfigError, match=said):
+        configure(text, PARTS)

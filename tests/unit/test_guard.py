@@ -255,7 +255,7 @@ def test_every_method_of_a_plugin_protocol_is_guarded() -> None:
         for name in vars(protocol)
         if not name.startswith("_") and callable(getattr(protocol, name))
     }
-    assert methods - {"refs", "dump_state"} == set(guard._WRAPPERS)
+    assert methods - {"refs", "needed_profiles", "dump_state"} == set(guard._WRAPPERS)
 
 
 def test_faults_name_the_plugin() -> None:

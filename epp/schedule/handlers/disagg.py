@@ -71,6 +71,11 @@ class DisaggProfileHandler:
         named = _deciders(params)
         return [name for name in (named.prefill, named.encode) if name]
 
+    @staticmethod
+    def needed_profiles(params: Params) -> Sequence[str]:
+        """See `plugin.ProfileRunner.needed_profiles`: without the others, decode does it all."""
+        return [_profiles(params).decode]
+
     def __init__(self, params: Params, tools: plugin.Tools) -> None:
         flat = [name for name in FLAT if getattr(params, name) is not None]
         if flat and (params.profiles is not None or params.deciders is not None):

@@ -49,6 +49,11 @@ class PdProfileHandler:
         name = _decider_name(params)
         return [name] if name else []
 
+    @staticmethod
+    def needed_profiles(params: Params) -> Sequence[str]:
+        """See `plugin.ProfileRunner.needed_profiles`: without prefill, decode does it all."""
+        return [params.decode_profile]
+
     def __init__(self, params: Params, tools: plugin.Tools) -> None:
         name = _decider_name(params)
         self._params = params

@@ -32,7 +32,8 @@ def decode(text: str | bytes | None) -> Mapping[str, Any]:
         _check_size(text)
         raw = _construct(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"the configuration is not YAML: {error}") from error
+        said = " ".join(str(error).split())  # YAML's errors have several lines
+        raise ConfigError(f"the configuration is not YAML: {said}") from error
     if raw is None:
         return {}
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
 MESSAGE_SLACK = 1 * MIB  #: headers and framing around the largest body in one message
+ON_ITS_WAY_SECONDS = 0.1  #: for a stream that a gateway opened before it heard that we go
 LAST_WRITES_SECONDS = 1.0  #: for answers on their way when the last stream has ended
 
 
@@ -63,12 +64,20 @@ class PickerServer:
         self._service.draining = True
         closing = asyncio.ensure_future(self._server.stop(grace + LAST_WRITES_SECONDS))
         try:
-            await asyncio.wait_for(self._service.idle.wait(), grace)
+            await asyncio.wait_for(self._quiet(), grace)
         except TimeoutError:
             log.warning("%d streams did not end in %.1f s", self._service.active, grace)
         # Watches of health and access logs never end by themselves.
         await self._server.stop(None)
         await closing
+
+    async def _quiet(self) -> None:
+        """Return when no stream is open, and none came that was on its way as the port closed."""
+        while True:
+            await self._service.idle.wait()
+            await asyncio.sleep(ON_ITS_WAY_SECONDS)
+            if self._service.idle.is_set():
+                return
 
     async def stop(self) -> None:
         """Stop at once; open streams are cancelled."""

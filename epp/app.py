@@ -99,7 +99,9 @@ class App:
             on_fault=self._plugin_fault,
             timings=self.metrics,
         )
-        self.loaded, pipeline = configure(self._text(), self.parts, source=options.config_file)
+        text = self._text()
+        self._started_with = text  #: the configuration's text, for the watch to compare with
+        self.loaded, pipeline = configure(text, self.parts, source=options.config_file)
         self._warn(self.loaded.warnings, pipeline)
         self.router = Router(
             self.pool,
@@ -298,7 +300,7 @@ class App:
         async def changed() -> None:
             self.reload(f"{path} changed")
 
-        return {"config": watch_file(path, changed)}
+        return {"config": watch_file(path, changed, used=(self._started_with or "").encode())}
 
     # --- telling -------------------------------------------------------------------------
 
@@ -309,7 +311,7 @@ class App:
         if not options.config_file:
             return options.config_text or None
         try:
-            return Path(options.config_file).read_text()
+            return Path(options.config_file).read_bytes().decode()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the configuration: {error}") from error
 

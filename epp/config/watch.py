@@ -16,16 +16,23 @@ Stamp = tuple[int, int, int]
 
 
 async def watch_file(
-    path: str, changed: Callable[[], Awaitable[None]], *, interval: float = 1.0
+    path: str,
+    changed: Callable[[], Awaitable[None]],
+    *,
+    interval: float = 1.0,
+    used: bytes | None = None,
 ) -> None:
     """Call ``changed`` whenever the content of ``path`` is another one; never returns.
+
+    ``used`` is the content that is in use already, so that a change between reading it and
+    watching is seen; without it, it is what the file holds at first.
 
     Looks once in ``interval`` seconds at what the path leads to (through symbolic links) and
     reads the file only if that is new, and at rest: a file that is written in place is empty first,
     and an empty configuration is a valid one. A missing file is waited for.
     """
-    seen = _stamp(path)
-    content = _read(path)
+    seen = _stamp(path) if used is None else None
+    content = _read(path) if used is None else used
     while True:
         await asyncio.sleep(interval)
         stamp = _stamp(path)

@@ -45,12 +45,14 @@ class Watched:
         assert self.told == told
 
 
-def watch(path: Path, script: Script) -> Watched:
+def watch(path: Path, script: Script, used: bytes | None = None) -> Watched:
     """Run ``script`` beside a watch of ``path``."""
 
     async def main() -> Watched:
         watched = Watched(path)
-        task = asyncio.create_task(watch_file(str(path), watched.changed, interval=INTERVAL))
+        task = asyncio.create_task(
+            watch_file(str(path), watched.changed, interval=INTERVAL, used=used)
+        )
         await asyncio.sleep(0)  # it has read the file by then
         try:
             await script(watched)
@@ -188,3 +190,24 @@ def test_a_failing_reload_does_not_end_the_watch(
     assert [r.message for r in caplog.records] == [
         f"reloading after a change of {path} failed"
     ]  # fmt: skip
+
+
+def test_a_change_between_reading_and_watching_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("two")
+
+    async def script(watched: Watched) -> None:
+        await watched.tells("two")
+        await watched.stays_quiet()
+
+    watch(path, script, used=b"one")
+
+
+def test_a_file_as_it_was_read_tells_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("one")
+
+    async def script(watched: Watched) -> None:
+        await watched.stays_quiet()
+
+    assert watch(path, script, used=b"one").told == []

@@ -87,6 +87,11 @@ class Exchange:
             self.tail = Tail()
         self.tail.feed(data)
 
+    def release(self) -> None:
+        """Give its bookings back while the answer goes on: the scraped load counts it."""
+        for reservation in self._reservations:
+            reservation.release()
+
     def complete(self) -> None:
         """The response is whole."""
         failed = self._status is not None and self._status >= 400
@@ -100,8 +105,7 @@ class Exchange:
         if self.usage is None and self.tail is not None:
             self.usage = self.tail.usage()
         self.tail = None
-        for reservation in self._reservations:
-            reservation.release()
+        self.release()
         ending = Ending(
             outcome=outcome,
             at=self._clock.now(),

@@ -44,14 +44,14 @@ class AccessLogs:
         )
 
     async def _stream(self, messages: AsyncIterator[Any], context: Any) -> Any:
-        self._unseen.logs_connected += 1
+        self._unseen.log_opened()
         try:
             async for message in messages:
                 for logged in message.http_logs.log_entry:
                     if logged.common_properties.access_log_type in _ENDS:
                         self._unseen.entry(read(logged))
         finally:
-            self._unseen.logs_connected -= 1
+            self._unseen.log_closed()
         return als_pb2.StreamAccessLogsResponse()
 
 

@@ -1,30 +1,38 @@
 """Exchanges whose answer we do not see: held until somebody tells how they ended.
 
 In the lean mode Envoy closes the ext_proc stream once the request is on its way; the request
-itself runs on. Its booking must stay in the ledger until then, and must not stay for ever:
+itself runs on. Its booking must stay in the ledger until then, and neither may stay for ever:
 
 * an access-log entry of its request id ends it (the normal case, some 50 ms late);
-* no access log is connected: the booking lives until a scrape taken well after the pick has
-  seen the request, since from then on the scraped load counts it;
-* its endpoint is gone, or a fresh scrape of its endpoint shows nothing queued or running;
+* its endpoint is gone, or a scrape taken a while after the pick shows nothing queued or running;
 * at the very latest after `MAX_AGE` seconds.
+
+An entry may never come: Envoy opens its log only when its first request has ended, and loses what
+it has not sent when the log breaks. So without a log, and for those that were open when one broke,
+the booking alone is released as soon as a scrape has seen the request, since from then on the
+scraped load counts it. The exchange stays open for an entry that still tells the truth.
 
 An entry may overtake the end of its own stream, so unmatched entries are kept for a moment.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 import msgspec
 
 from epp.clock import Clock
 from epp.exchange import Exchange
-from epp.model import Outcome, Usage
+from epp.model import Endpoint, Outcome, Usage
 from epp.pool import Pool
 
 MAX_AGE = 3600.0  #: seconds an exchange may stay unseen, whatever the evidence
 SEEN_AFTER = 1.0  #: seconds after which a scrape must include a request that was forwarded
+EMPTY_AFTER = 5.0
+"""Seconds after which a scrape that shows an empty engine tells of an end, and not of a request
+whose upload is slow."""
+RELEASED = 4096  #: exchanges kept open without a booking: some gateways never open a log
 EARLY_ENTRIES = 4096  #: entries kept that came before their stream ended
 EARLY_SECONDS = 5.0  #: and for how long: a client may use its request id again later
 
@@ -44,16 +52,26 @@ class Unseen:
     """Open exchanges without an answer stream, by request id."""
 
     def __init__(self, pool: Pool, clock: Clock) -> None:
-        self.logs_connected = 0  #: access-log streams open now; written by `access_log`
+        self.logs_connected = 0  #: access-log streams open now
         self.unmatched = 0  #: entries that no exchange ever claimed, so far
         self.reaped = 0  #: exchanges ended without an entry, so far
         self._pool = pool
         self._clock = clock
+        self._log_lost_at = -math.inf  #: when a log last ended; what it had not sent is lost
         self._open: dict[str, list[tuple[Exchange, float]]] = {}
         self._early: OrderedDict[str, tuple[Entry, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
+
+    def log_opened(self) -> None:
+        """A gateway opened its access log."""
+        self.logs_connected += 1
+
+    def log_closed(self) -> None:
+        """It ended, however."""
+        self.logs_connected -= 1
+        self._log_lost_at = self._clock.now()
 
     def adopt(self, exchange: Exchange) -> None:
         """Keep ``exchange`` open until something tells how it ended."""
@@ -79,29 +97,48 @@ class Unseen:
         _end(exchange, entry)
 
     def sweep(self) -> None:
-        """End what the evidence says is over. Call it a few times a second. O(open exchanges)."""
+        """Release and end what the evidence allows. Call it a few times a second.
+
+        O(open exchanges).
+        """
         now = self._clock.now()
-        for request_id, waiting in list(self._open.items()):
-            left = [(x, since) for x, since in waiting if not self._is_over(x, since, now)]
-            if len(left) == len(waiting):
-                continue
-            over = [x for x, _ in waiting if all(x is not kept for kept, _ in left)]
-            if left:
-                self._open[request_id] = left
-            else:
-                del self._open[request_id]
-            for exchange in over:
-                self.reaped += 1
-                exchange.end(Outcome.UNKNOWN)
+        released: list[Exchange] = []
+        for exchange, since in [waiting for same in self._open.values() for waiting in same]:
+            if self._is_over(exchange, since, now):
+                self._reap(exchange)
+            elif self._may_release(exchange, since):
+                exchange.release()
+                released.append(exchange)
+        for exchange in released[:-RELEASED]:
+            self._reap(exchange)
 
     def _is_over(self, exchange: Exchange, since: float, now: float) -> bool:
         endpoint = self._pool.get(exchange.pick.endpoints[0].id)
         if endpoint is None or now - since > MAX_AGE:
             return True
         load = endpoint.load
-        if load is None or load.at < since + SEEN_AFTER:
+        empty = load is not None and load.queued == 0 and load.running == 0
+        return empty and _scraped(endpoint, since + EMPTY_AFTER)
+
+    def _may_release(self, exchange: Exchange, since: float) -> bool:
+        if self.logs_connected and since > self._log_lost_at:
             return False
-        return not self.logs_connected or (load.queued == 0 and load.running == 0)
+        endpoint = self._pool.get(exchange.pick.endpoints[0].id)
+        return endpoint is not None and _scraped(endpoint, since + SEEN_AFTER)
+
+    def _reap(self, exchange: Exchange) -> None:
+        same = self._open[exchange.request.id]
+        left = [waiting for waiting in same if waiting[0] is not exchange]
+        if left:
+            self._open[exchange.request.id] = left
+        else:
+            del self._open[exchange.request.id]
+        self.reaped += 1
+        exchange.end(Outcome.UNKNOWN)
+
+
+def _scraped(endpoint: Endpoint, after: float) -> bool:
+    return endpoint.load is not None and endpoint.load.at >= after
 
 
 def _end(exchange: Exchange, entry: Entry) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from epp.clock import ManualClock
 from epp.exchange import Exchange
-from epp.feedback.unseen import EARLY_ENTRIES, MAX_AGE, Entry, Unseen
+from epp.feedback.unseen import EARLY_ENTRIES, MAX_AGE, RELEASED, Entry, Unseen
 from epp.ledger import Ledger
 from epp.model import Ending, Endpoint, InferenceRequest, Outcome, Pick, Usage
 from epp.pool import Pool
@@ -129,7 +129,7 @@ def test_early_entries_are_bounded() -> None:
 
 def test_with_a_log_connected_a_busy_engine_keeps_the_exchange_open() -> None:
     world = World()
-    world.unseen.logs_connected = 1
+    world.unseen.log_opened()
     world.unseen.adopt(world.exchange())
     world.scraped(at=200.0, running=1)
     world.unseen.sweep()
@@ -151,9 +151,75 @@ def test_without_a_log_the_booking_lives_until_a_scrape_has_seen_the_request() -
     assert world.in_flight == (0, 0)
 
 
+def test_without_a_log_the_exchange_stays_open_for_an_entry_that_comes_late() -> None:
+    world = World()
+    world.unseen.adopt(world.exchange())
+    world.scraped(at=101.0, running=4)
+    for _ in range(3):
+        world.unseen.sweep()
+    assert (len(world.unseen), world.unseen.reaped, world.diary.endings) == (1, 0, [])
+    world.unseen.log_opened()
+    world.unseen.entry(done())
+    assert [ending.outcome for ending in world.diary.endings] == [Outcome.COMPLETED]
+    assert world.in_flight == (0, 0)
+    assert len(world.unseen) == 0
+
+
+def test_a_booking_is_not_released_twice() -> None:
+    world = World()
+    world.unseen.adopt(world.exchange("r-1"))
+    world.scraped(at=101.0, running=4)
+    world.unseen.sweep()
+    world.exchange("r-2")
+    world.unseen.sweep()
+    world.unseen.entry(done("r-1"))
+    assert world.in_flight == (1, 7)
+
+
+def test_an_empty_engine_is_believed_only_a_while_after_the_pick() -> None:
+    world = World()
+    world.unseen.log_opened()
+    world.unseen.adopt(world.exchange())
+    world.scraped(at=104.9, running=0)
+    world.unseen.sweep()
+    assert (len(world.unseen), world.in_flight) == (1, (1, 7))
+    world.scraped(at=105.0, running=0)
+    world.unseen.sweep()
+    assert (len(world.unseen), world.in_flight) == (0, (0, 0))
+    assert world.diary.endings[0].outcome is Outcome.UNKNOWN
+
+
+def test_a_log_that_broke_has_lost_the_entries_of_what_was_open_then() -> None:
+    world = World()
+    world.unseen.log_opened()
+    world.unseen.adopt(world.exchange("r-1"))
+    world.clock.advance(1.0)
+    world.unseen.log_closed()
+    world.clock.advance(0.5)
+    world.unseen.log_opened()
+    world.unseen.adopt(world.exchange("r-2"))
+    world.scraped(at=110.0, running=4)
+    world.unseen.sweep()
+    assert world.in_flight == (1, 7)  # of r-2, whose entry will come
+    assert len(world.unseen) == 2
+
+
+def test_without_a_log_the_exchanges_kept_open_are_bounded() -> None:
+    world = World()
+    for number in range(RELEASED + 3):
+        world.unseen.adopt(world.exchange(str(number)))
+    world.scraped(at=101.0, running=4)
+    world.unseen.sweep()
+    assert (len(world.unseen), world.unseen.reaped) == (RELEASED, 3)
+    world.unseen.entry(done("2"))
+    assert len(world.unseen) == RELEASED  # the oldest went
+    world.unseen.entry(done("3"))
+    assert len(world.unseen) == RELEASED - 1
+
+
 def test_a_scrape_that_does_not_tell_is_no_evidence() -> None:
     world = World()
-    world.unseen.logs_connected = 1
+    world.unseen.log_opened()
     world.unseen.adopt(world.exchange())
     world.pool.set_load(world.endpoint.id, build.load(at=200.0, queued=None, running=None))
     world.unseen.sweep()
@@ -172,7 +238,7 @@ def test_an_endpoint_that_is_gone_takes_its_exchanges_along() -> None:
 
 def test_nothing_stays_for_ever() -> None:
     world = World()
-    world.unseen.logs_connected = 1
+    world.unseen.log_opened()
     world.unseen.adopt(world.exchange())
     world.clock.advance(MAX_AGE + 1)
     world.unseen.sweep()

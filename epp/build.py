@@ -13,6 +13,7 @@ import msgspec
 from epp import plugin
 from epp.catalog import NOT_YET, Catalog, kinds_of, stability
 from epp.clock import Clock
+from epp.config.defaults import PRODUCER_NAME
 from epp.config.load import Loaded, explained, load
 from epp.config.schema import Config, PluginSpec, ProfileSpec
 from epp.errors import ConfigError
@@ -115,8 +116,14 @@ class _Builder:
         for i, spec in enumerate(self._config.plugins):
             self._decode(spec, f"$.plugins[{i}]")
         building: list[str] = []
-        for name in self._specs:
+        for name, spec in self._specs.items():
             self._build(name, building)
+            producer = str((spec.parameters or {}).get(PRODUCER_NAME))
+            if producer in self._ignored:
+                self._warnings.append(
+                    f"plugin {name!r} reads prefix matches of {producer!r}, which is ignored: it "
+                    f"knows of none"
+                )
 
     def _decode(self, spec: PluginSpec, where: str) -> None:
         if (not_yet := NOT_YET.get(spec.type)) is not None:

@@ -69,6 +69,15 @@ def test_b188_a_scorer_that_reads_from_nobody_is_refused() -> None:
             configure(text.replace("SCORER", scorer), PARTS)
 
 
+def test_b188_a_scorer_that_reads_from_an_ignored_plugin_is_told_of() -> None:
+    name = "burst-prefix-cache-producer"
+    scorer = f"{{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: {name}}}}}"
+    _, pipeline = configure(f"plugins: [{{type: {name}}}, {scorer}]", PARTS)
+    ignored, reads = pipeline.warnings
+    assert ignored.startswith(f"plugin '{name}' is ignored")
+    assert reads.startswith(f"plugin 'prefix-cache-scorer' reads prefix matches of '{name}'")
+
+
 def samples() -> Iterator[tuple[str, str]]:
     """Every configuration that is shown in the documents or lies in the tests' data."""
     for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/*.md")]):

@@ -191,3 +191,39 @@ def test_an_old_and_a_new_spelling_exclude_each_other(old: dict[str, Any], new: 
 )  # fmt: skip
 def test_wrong_types_are_left_for_the_types_to_refuse(raw: dict[str, Any]) -> None:
     translate(raw)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            {"saturationDetector": {"queueDepthThreshold": 8}, "flowControl": {"maxBytes": 1}},
+            {
+                "plugins": [
+                    {"type": "utilization-detector", "parameters": {"queueDepthThreshold": 8}}
+                ],
+                "flowControl": {
+                    "maxBytes": 1,
+                    "saturationDetector": {"pluginRef": "utilization-detector"},
+                },
+            },
+        ),
+        (
+            {"saturationDetector": {"pluginRef": "mine"}},
+            {"flowControl": {"saturationDetector": {"pluginRef": "mine"}}},
+        ),
+        (
+            {"parser": {"pluginRef": "mine"}},
+            {"requestHandler": {"parsers": [{"pluginRef": "mine"}]}},
+        ),
+        ({"data": {"sources": []}}, {"dataLayer": {"sources": []}}),
+        (
+            {"featureGates": ["dataLayer=true", "flowControl", "odd"]},
+            {"featureGates": ["flowControl", "odd"]},
+        ),
+    ],
+)
+def test_old_sections_go_to_their_new_places(old: dict[str, Any], new: dict[str, Any]) -> None:
+    today, warnings = translate(old)
+    assert today == new
+    assert len(warnings) == 1

@@ -15,6 +15,7 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.exceptions
+from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
 from tests.support.http1 import Answer
@@ -84,16 +85,38 @@ class Connection:
             ConnectionError: the stream was reset or the connection ended.
         """
         async with asyncio.timeout(LIMIT_SECONDS):
-            number = self._h2.get_next_available_stream_id()
-            stream = self.streams[number] = Stream()
-            pairs = [(":method", method), (":scheme", "http"), (":authority", "test"),
-                     (":path", path), *(headers or {}).items()]  # fmt: skip
-            self._h2.send_headers(number, pairs, end_stream=not body and not trailers)
-            self._flush()
+            number = self.send_head(method, path, headers, last=not body and not trailers)
+            stream = self.streams[number]
             with contextlib.suppress(h2.exceptions.ProtocolError):  # answered before all was sent
                 await self._send(number, stream, body, trailers)
             await stream.ended
             return stream.answer
+
+    def send_head(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, *, last: bool = True
+    ) -> int:
+        """Open a stream and return its number; see `streams`. ``last``: no body follows."""
+        number = self._h2.get_next_available_stream_id()
+        self.streams[number] = Stream()
+        pairs = [(":method", method), (":scheme", "http"), (":authority", "test"),
+                 (":path", path), *(headers or {}).items()]  # fmt: skip
+        self._h2.send_headers(number, pairs, end_stream=last)
+        self._flush()
+        return number
+
+    def send_data(self, number: int, data: bytes, *, last: bool = False) -> None:
+        """Send a piece of a body, within the window."""
+        self._h2.send_data(number, data, end_stream=last)
+        self._flush()
+
+    def reset(self, number: int) -> None:
+        """RST_STREAM: give one request up, and keep the connection."""
+        self._h2.reset_stream(number, ErrorCodes.CANCEL)
+        self._flush()
+
+    def abort(self) -> None:
+        """End the connection with RST, as a client does that was killed."""
+        self._writer.transport.abort()
 
     async def _send(
         self, number: int, stream: Stream, body: bytes, trailers: Mapping[str, str] | None

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from epp.config.watch import watch_file
-from tests.support.serving import Serving, answer, ask, complete, eventually, serving
+from tests.support.serving import Serving, Step, answer, ask, complete, eventually, serving
 
 ENDPOINTS = """
 endpoints:
@@ -26,8 +24,6 @@ plugins:
 - {type: prefix-cache-scorer}
 """
 BAD = "plugins: [{type: quue-scorer}]\n"
-
-Step = Callable[[Serving], Coroutine[Any, Any, None]]
 
 
 class Files:

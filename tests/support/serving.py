@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from grpc_health.v1 import health_pb2
 
 from epp.fleet import Ports
 from epp.processes import Child, epp, running
-from tests.support import ext_proc
+from epp.sim.options import EngineOptions
+from tests.support import engine, ext_proc
 from tests.support.ext_proc import Gateway
 
 NOBODY = "127.0.0.1:1,127.0.0.1:2"  #: endpoints at which nothing listens
@@ -63,6 +64,15 @@ class Serving:
         plugins = await self.json("/debug/plugins/state")
         return int(plugins["approx-prefix-cache-producer"]["blocks"])
 
+    def memory(self) -> float:
+        """MiB that the process occupies."""
+        status = Path(f"/proc/{self.child.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return int(line.split()[1]) / 1024
+
+    def open_files(self) -> int:
+        return len(list(Path(f"/proc/{self.child.pid}/fd").iterdir()))
+
     def log(self) -> str:
         return self.child.log.read_text()
 
@@ -91,6 +101,21 @@ async def serving(
         ports = msgspec.json.decode(child.first_line, type=Ports)
         async with Gateway(ports.grpc) as gateway, aiohttp.ClientSession() as http:
             yield Serving(child, ports, gateway, http)
+
+
+Step = Callable[[Serving], Coroutine[Any, Any, None]]
+
+
+def with_engines(folder: Path, step: Step, *flags: str) -> None:
+    """Run a step against a picker whose endpoints are two simulated engines."""
+
+    async def main() -> None:
+        async with engine.served(EngineOptions(name="a"), EngineOptions(name="b")) as engines:
+            addresses = ",".join(f"127.0.0.1:{port}" for _, port in engines)
+            async with serving(folder, *flags, endpoints=f"--endpoints={addresses}") as picker:
+                await step(picker)
+
+    asyncio.run(main())
 
 
 def prompt_body(prompt: str) -> bytes:
@@ -141,4 +166,31 @@ async def eventually(
     while not (found := await condition()):
         assert loop.time() < deadline, f"not within {bound} s; the last answer was {found!r}"
         await asyncio.sleep(every)
+    return found
+
+
+async def in_parallel(count: int, work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+    """Do ``work(0)`` to ``work(count - 1)``, sixteen at a time."""
+    numbers = iter(range(count))
+
+    async def worker() -> None:
+        for number in numbers:
+            await work(number)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(16):
+            group.create_task(worker())
+
+
+async def at_rest(picker: Serving) -> dict[str, Any]:
+    """Wait until nothing is under way; return what the picker says of itself."""
+
+    async def quiet() -> dict[str, Any] | None:
+        state = await picker.state()
+        pool = await picker.json("/debug/pool")
+        booked = [each[f"in_flight_{what}"] for each in pool for what in ("requests", "tokens")]
+        counts = (state["streams"], state["open_exchanges"], state["buffered_bytes"], *booked)
+        return state if not any(counts) else None
+
+    found: dict[str, Any] = await eventually(quiet, bound=20.0)
     return found

@@ -46,7 +46,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout: float = 30.0
 
     # scraping
-    refresh_metrics_interval: float = 0.05
+    refresh_metrics_interval: float = 0.1
     metrics_staleness_threshold: float = 2.0
 
     # scraping, by older flags that the configuration has taken over; None or "" is not given
@@ -59,6 +59,9 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_usage_percentage_metric: str = ""
     lora_info_metric: str = ""
     cache_info_metric: str = ""
+
+    # the process
+    one_cpu: bool = True  #: keep its threads on one CPU, see `placement`
 
     # answers
     emit_endpoint_scores: bool = False

@@ -1,4 +1,4 @@
-"""A model server that costs next to nothing: it reads a request and sends a fixed answer.
+"""A model server that costs little: it reads a request's JSON and sends a fixed answer.
 
 ``python -m epp.bench.backend --ports 3 --chunks 100``; prints its ports as JSON. Every port
 also answers ``GET /metrics`` as an idle vLLM would.
@@ -11,6 +11,7 @@ import asyncio
 import json
 
 import httptools
+import msgspec
 import uvloop
 
 METRICS = b"""\
@@ -30,6 +31,24 @@ UNARY = (
 CHUNK_SECONDS = 0.002  #: between the chunks of a streamed answer
 
 
+class Message(msgspec.Struct):
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
+class Chat(msgspec.Struct):
+    """What a model server must read before it can answer."""
+
+    model: str
+    messages: list[Message]
+    stream: bool = False
+
+
+_chat = msgspec.json.Decoder(Chat).decode
+
+
 class Connection(asyncio.Protocol):
     """One kept-alive connection; answers each whole request."""
 
@@ -37,6 +56,7 @@ class Connection(asyncio.Protocol):
         self._chunks = chunks
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
+        self._body: list[bytes] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -48,10 +68,14 @@ class Connection(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         self._url = url
 
+    def on_body(self, data: bytes) -> None:
+        self._body.append(data)
+
     def on_message_complete(self) -> None:
+        body, self._body = b"".join(self._body), []
         if self._url == b"/metrics":
             self._transport.write(_whole(METRICS, b"text/plain"))
-        elif not self._chunks:
+        elif not _chat(body).stream:
             self._transport.write(_whole(UNARY, b"application/json"))
         else:
             task = asyncio.get_running_loop().create_task(self._stream())

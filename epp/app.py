@@ -42,6 +42,7 @@ from epp.observe.metrics import MetricsObserver
 from epp.options import ServeOptions
 from epp.origin import origin_of, scraping_of
 from epp.pipeline import Pipeline
+from epp.placement import stay_together
 from epp.plugin import Observer
 from epp.pool import Pool
 from epp.router import Router
@@ -265,6 +266,7 @@ class App:
             "endpoints": self._endpoints(plugins),
             "scrape": self._scraper(plugins).run(self.pool),
             "unseen": self._sweep(),
+            **({"placement": stay_together()} if self.options.one_cpu else {}),
             **self._watches(),
         }
 

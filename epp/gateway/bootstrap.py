@@ -11,6 +11,7 @@ from envoy_data_plane.envoy.config.core.v3 import Http1ProtocolOptions, TypedExt
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
 from envoy_data_plane.envoy.config.route.v3 import (
     RetryPolicy,
+    RetryPolicyRetryHostPredicate,
     Route,
     RouteAction,
     RouteConfiguration,
@@ -24,6 +25,7 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutation.v3 import (
     HeaderMutation as EarlyHeaderMutation,
 )
+from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
 from envoy_data_plane.google.protobuf import Any as Packed
 
 from epp.gateway.clusters import BUFFER_BYTES, ENGINES, address, engines, picker
@@ -32,6 +34,7 @@ from epp.gateway.options import GatewayOptions
 from epp.headers import CONTROL
 
 STREAM_IDLE_SECONDS = 3600
+HOST_ATTEMPTS = 5  #: to find an endpoint that was not tried yet
 RETRY_ON = "connect-failure,refused-stream,reset-before-request"
 
 
@@ -99,5 +102,19 @@ def _remove_controls() -> TypedExtensionConfig:
 def _route(options: GatewayOptions) -> Route:
     action = RouteAction(cluster=ENGINES, timeout=timedelta(0))
     if options.mode != "direct" and options.routing == "override-host":
-        action.retry_policy = RetryPolicy(retry_on=RETRY_ON, num_retries=options.num_retries)
+        action.retry_policy = _retries(options)
     return Route(match=RouteMatch(prefix="/"), route=action)
+
+
+def _retries(options: GatewayOptions) -> RetryPolicy:
+    """Retry on another endpoint; least request alone would often choose the idle dead one again."""
+    elsewhere = RetryPolicyRetryHostPredicate(
+        name="envoy.retry_host_predicates.previous_hosts",
+        typed_config=Packed.pack(PreviousHostsPredicate()),
+    )
+    return RetryPolicy(
+        retry_on=RETRY_ON,
+        num_retries=options.num_retries,
+        retry_host_predicate=[elsewhere],
+        host_selection_retry_max_attempts=HOST_ATTEMPTS,
+    )

@@ -8,6 +8,7 @@ from envoy_data_plane.envoy.config.cluster.v3 import (
     CircuitBreakers,
     CircuitBreakersThresholds,
     Cluster,
+    ClusterCommonLbConfig,
     ClusterDiscoveryType,
     ClusterLbPolicy,
     ClusterOriginalDstLbConfig,
@@ -16,6 +17,8 @@ from envoy_data_plane.envoy.config.cluster.v3 import (
 )
 from envoy_data_plane.envoy.config.core.v3 import (
     Address,
+    HealthCheck,
+    HealthCheckGrpcHealthCheck,
     Http1ProtocolOptions,
     Http2ProtocolOptions,
     HttpProtocolOptions,
@@ -45,6 +48,7 @@ from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
 from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
     HttpProtocolOptionsExplicitHttpConfig,
 )
+from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any as Packed
 
 from epp.errors import ConfigError
@@ -58,12 +62,18 @@ _PROTOCOLS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 CONNECT_SECONDS = 2
 ENGINE_IDLE_SECONDS = 4  #: vLLM closes connections after 5 s of idleness
 PING_SECONDS = 10
+CHECK_SECONDS = 0.25  #: between looks at the picker's health, each by every Envoy
+CHECK_TIMEOUT_SECONDS = 1
 BUFFER_BYTES = 32 * 2**20
 UNLIMITED = 1_000_000  #: connections and requests: the picker limits, not the gateway
 
 
 def picker(options: GatewayOptions) -> Cluster:
-    """The picker, over HTTP/2."""
+    """The picker, over HTTP/2.
+
+    To fail open Envoy must know beforehand that the picker is down: once the first piece of a
+    body was written to a stream, even one that cannot open, the request fails (envoy#41276).
+    """
     http2 = HttpProtocolOptionsExplicitHttpConfig(
         http2_protocol_options=Http2ProtocolOptions(
             connection_keepalive=KeepaliveSettings(
@@ -71,7 +81,7 @@ def picker(options: GatewayOptions) -> Cluster:
             )
         )
     )
-    return Cluster(
+    cluster = Cluster(
         name=PICKER,
         type=_discovery(options.picker_host),
         connect_timeout=timedelta(seconds=CONNECT_SECONDS),
@@ -81,6 +91,22 @@ def picker(options: GatewayOptions) -> Cluster:
         },
         transport_socket=_tls() if options.picker_tls else None,
         circuit_breakers=_unlimited(),
+    )
+    if options.fail_open:
+        cluster.health_checks = [_health_check()]
+        cluster.common_lb_config = ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=0))
+    return cluster
+
+
+def _health_check() -> HealthCheck:
+    interval = timedelta(seconds=CHECK_SECONDS)
+    return HealthCheck(
+        timeout=timedelta(seconds=CHECK_TIMEOUT_SECONDS),
+        interval=interval,
+        no_traffic_interval=interval,
+        unhealthy_threshold=1,
+        healthy_threshold=1,
+        grpc_health_check=HealthCheckGrpcHealthCheck(),
     )
 
 

@@ -94,7 +94,10 @@ def picker(options: GatewayOptions) -> Cluster:
     )
     if options.fail_open:
         cluster.health_checks = [_health_check()]
-        cluster.common_lb_config = ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=0))
+        cluster.common_lb_config = ClusterCommonLbConfig(
+            healthy_panic_threshold=Percent(value=0),
+            update_merge_window=timedelta(0),  # else a change may reach the workers a second late
+        )
     return cluster
 
 

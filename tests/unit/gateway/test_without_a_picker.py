@@ -29,7 +29,9 @@ def test_a_gateway_that_fails_open_looks_after_its_picker() -> None:
     assert check["grpcHealthCheck"] == {}
     # A cluster without traffic is looked at once a minute if nothing else is said.
     assert check["interval"] == check["noTrafficInterval"] == "0.250s"
-    assert cluster["commonLbConfig"] == {"healthyPanicThreshold": {}}  # 0 percent
+    balancing = cluster["commonLbConfig"]
+    assert balancing["healthyPanicThreshold"] == {}  # 0 percent
+    assert float(balancing["updateMergeWindow"].removesuffix("s")) == 0
 
 
 def test_a_gateway_that_fails_closed_asks_its_only_picker_whatever_its_health() -> None:

@@ -21,6 +21,8 @@ from epp.model import Outcome, Usage, join_host_port
 SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 METADATA = "epp"  #: dynamic metadata namespace that the lean gateway's filters write to
 
+#: Begins the details of an answer whose status, such as 200, was sent before its body broke off.
+_BROKEN_OFF = "upstream_reset_after_response_started"
 _ENDS = frozenset({accesslog_pb2.NotSet, accesslog_pb2.DownstreamEnd})
 
 
@@ -63,7 +65,7 @@ def read(logged: Any) -> Entry:
     address = common.upstream_remote_address.socket_address
     return Entry(
         request_id=logged.request.request_id,
-        outcome=_outcome(status, common.response_flags),
+        outcome=_outcome(status, response.response_code_details, common.response_flags),
         status=status,
         served=join_host_port(address.address, address.port_value) if address.address else "",
         response_bytes=response.response_body_bytes,
@@ -71,12 +73,14 @@ def read(logged: Any) -> Entry:
     )
 
 
-def _outcome(status: int | None, flags: Any) -> Outcome:
+def _outcome(status: int | None, details: str, flags: Any) -> Outcome:
     if flags.downstream_connection_termination or flags.downstream_remote_reset or status is None:
         return Outcome.ABANDONED
     cut = (
-        flags.upstream_connection_termination
+        details.startswith(_BROKEN_OFF)
+        or flags.upstream_connection_termination
         or flags.upstream_remote_reset
+        or flags.upstream_protocol_error
         or flags.stream_idle_timeout
         or flags.upstream_max_stream_duration_reached
     )

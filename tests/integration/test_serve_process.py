@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from tests.support.serving import NOBODY, PLAIN, SERVING, complete, eventually, serving
 
@@ -39,29 +38,6 @@ class Faulty:
 # --- a start that fails ------------------------------------------------------------
 
 
-def run(*arguments: str) -> tuple[int, str]:
-    """Run ``epp serve`` until it ends by itself; return its status and what it said."""
-    done = subprocess.run(
-        [sys.executable, "-m", "epp", "serve", *PLAIN, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
-        check=False,
-        env={**os.environ, "GRPC_VERBOSITY": "NONE"},  # no lines of gRPC's own
-    )
-    assert done.stdout == ""
-    return done.returncode, done.stderr
-
-
-def said(*arguments: str) -> str:
-    """The only line that a start that fails prints besides its log."""
-    status, stderr = run(*arguments)
-    assert status == 2, stderr
-    lines = [line for line in stderr.splitlines() if not line.startswith("{")]
-    assert len(lines) == 1, stderr
-    return lines[0]
-
-
 @contextlib.contextmanager
 def taken_port() -> Iterator[int]:
     with socket.socket() as holder:
@@ -70,12 +46,23 @@ def taken_port() -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-@pytest.mark.parametrize("flag", ["--grpc-port", "--grpc-health-port", "--metrics-port"])
-def test_a_port_that_is_taken_is_named(flag: str) -> None:
+def test_a_port_that_is_taken_is_named() -> None:
+    flags = ("--grpc-port", "--grpc-health-port", "--metrics-port")
     with taken_port() as port:
-        line = said(WITH_ENDPOINTS, f"{flag}={port}")
-    assert line.startswith("epp: cannot listen on ")
-    assert str(port) in line
+        starts = [
+            subprocess.Popen(
+                [sys.executable, "-m", "epp", "serve", *PLAIN, WITH_ENDPOINTS, f"{flag}={port}"],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env={**os.environ, "GRPC_VERBOSITY": "NONE"},  # no lines of gRPC's own
+            )
+            for flag in flags
+        ]  # fmt: skip
+        for start in starts:
+            stdout, stderr = start.communicate(timeout=START_SECONDS)
+            lines = [line for line in stderr.splitlines() if not line.startswith("{")]
+            assert (start.returncode, stdout, len(lines)) == (2, "", 1), stderr
+            assert lines[0].startswith("epp: cannot listen on ")
+            assert str(port) in lines[0]
 
 
 FAILING: list[tuple[list[str], str]] = [
@@ -128,22 +115,16 @@ def test_a_start_that_fails_says_why_in_one_line() -> None:
 # --- a running picker --------------------------------------------------------------
 
 
-def test_the_ports_are_told_on_the_first_line_and_answer(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as picker:
+def test_it_tells_its_ports_answers_on_them_and_logs_json_without_prompts(
+    tmp_path: Path,
+) -> None:
+    async def main() -> str:
+        async with serving(tmp_path, "--v=5") as picker:
             assert set(msgspec.json.decode(picker.child.first_line)) == {"grpc", "health", "admin"}
             assert await picker.health() == SERVING
             assert await picker.health(port=picker.ports.grpc) == SERVING
             assert (await picker.get("/readyz"))[0] == 200
-            assert await complete(picker.gateway) in NOBODY.split(",")
-
-    asyncio.run(main())
-
-
-def test_the_log_is_json_and_holds_no_prompt(tmp_path: Path) -> None:
-    async def main() -> str:
-        async with serving(tmp_path, "--v=5") as picker:
-            await complete(picker.gateway, "a-secret-prompt")
+            assert await complete(picker.gateway, "a-secret-prompt") in NOBODY.split(",")
             await picker.child.stop()
             return picker.log()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import random
 import signal
 import sys
@@ -20,6 +21,7 @@ import msgspec
 import uvloop
 from grpc import aio
 
+from epp.answering import Answering
 from epp.build import Parts, configure, retire
 from epp.catalog import Catalog
 from epp.clock import SystemClock
@@ -38,10 +40,11 @@ from epp.feedback.access_log import AccessLogs
 from epp.feedback.unseen import Unseen
 from epp.ledger import Ledger
 from epp.model import Endpoint
+from epp.observe.decisions import DecisionLog
 from epp.observe.metrics import MetricsObserver
 from epp.options import ServeOptions
 from epp.origin import origin_of, scraping_of
-from epp.pipeline import Pipeline
+from epp.pipeline import Pipeline, types_of
 from epp.placement import stay_together
 from epp.plugin import Observer
 from epp.pool import Pool
@@ -49,6 +52,7 @@ from epp.router import Router
 from epp.telemetry import log as logs
 from epp.telemetry.admin import AdminPages, AdminServer
 from epp.telemetry.metrics import Metrics
+from epp.telemetry.trace_settings import tracing_of
 
 SWEEP_SECONDS = 0.25  #: between looks at exchanges that nobody told the end of
 NOTICE_SECONDS = 1.0  #: not ready, but still serving, before the port closes
@@ -85,6 +89,9 @@ class App:
         self.ledger = Ledger()
         self.metrics = Metrics()
         self.unseen = Unseen(self.pool, self.clock)
+        self.tracing = tracing_of(options.tracing, os.environ)
+        if self.tracing is not None:
+            logs.set_up(options.verbosity, options.log_format, trace_id=self.tracing.trace_id)
         self._seldom = logs.Seldom(self.clock, log.warning)
         self._resting: set[str] = set()  #: names of plugins left out for their faults
         self._last_error = ""  #: why the last reload was refused; "" if it was not
@@ -95,10 +102,14 @@ class App:
             pool=self.pool,
             catalog=Catalog(options.plugin_paths),
             allow_experimental=options.allow_experimental_plugins,
-            extra_observers=(MetricsObserver(self.metrics, self.clock),),
+            extra_observers=(
+                MetricsObserver(self.metrics, self.clock),
+                *((DecisionLog(),) if options.verbosity >= logs.DEBUG_VERBOSITY else ()),
+            ),
             emit_scores=options.emit_endpoint_scores,
             on_fault=self._plugin_fault,
             timings=self.metrics,
+            tracer=self.tracing,
         )
         text = self._text()
         self._started_with = text  #: the configuration's text, for the watch to compare with
@@ -115,7 +126,7 @@ class App:
         retire(None, pipeline, self.pool)
         self.pool.on_forget(self.ledger.forget)
         self.pool.on_forget(self.metrics.forget)
-        self.metrics.plugin_types = _types(pipeline)
+        self.metrics.plugin_types = types_of(pipeline)
 
     async def run(self) -> int:
         """Serve until told to stop; return the exit status.
@@ -142,6 +153,9 @@ class App:
                     task.cancel()
         except* ConfigError as errors:
             raise errors.exceptions[0] from None
+        finally:
+            if self.tracing is not None:
+                self.tracing.close()
         log.info("stopped")
         return 0
 
@@ -164,7 +178,7 @@ class App:
         retire(before, pipeline, self.pool)
         self._enable(before, pipeline)
         self.loaded, self._last_error = loaded, ""
-        self.metrics.plugin_types = _types(pipeline)
+        self.metrics.plugin_types = types_of(pipeline)
         self.metrics.reloaded(ok=True)
         log.info("the configuration was read again (%s)", why)
 
@@ -235,6 +249,7 @@ class App:
             ) from error
 
     def _service(self) -> ExtProcService:
+        answering = Answering(lambda: self.router.pipeline)
         service = ExtProcService(
             self.router,
             settings=Settings(
@@ -244,19 +259,16 @@ class App:
             ),
             unseen=self.unseen,
             counters=StreamCounts(self.metrics),
-            answer_headers=self._answer_headers,
+            answer_headers=answering.headers,
             on_answer_piece=Exchange.response_data,
         )
+        service.answer_metadata = answering.metadata
+        if self.tracing is not None:
+            self.tracing.attach(service)
         self.metrics.watch_pool(self.pool.name, self.pool.snapshot, self.ledger)
         self.metrics.live("epp_buffered_bytes", lambda: {(): float(service.budget.used)})
         self.metrics.live("epp_open_exchanges", lambda: {(): float(len(self.unseen))})
         return service
-
-    def _answer_headers(self, exchange: Exchange) -> Mapping[str, str]:
-        headers: dict[str, str] = {}
-        for adder in self.router.pipeline.answer_headers:
-            headers.update(adder.answer_headers(exchange.request, exchange.pick, exchange.served))
-        return headers
 
     # --- collecting ----------------------------------------------------------------------
 
@@ -375,11 +387,6 @@ class App:
         else:
             self.metrics.plugin_failed(name, kind)
         self._seldom(f"plugin {name!r}: {kind}", kind=f"{name} {kind}")
-
-
-def _types(pipeline: Pipeline) -> Mapping[str, str]:
-    """Type of each plugin instance, by its name."""
-    return {name: getattr(p, "type", type(p).__name__) for name, p in pipeline.plugins.items()}
 
 
 def _collecting(loaded: Loaded, pipeline: Pipeline) -> Any:

@@ -23,13 +23,20 @@ from epp.formats import FormatSet
 from epp.formats.splice import rewrite_model
 from epp.guard import OnFault, guard
 from epp.ledger import Ledger
-from epp.pipeline import Pipeline
+from epp.pipeline import Formats, Pipeline
 from epp.pool import Pool
 from epp.rules import Rules
 from epp.schedule import DEFAULT_WEIGHTS
 from epp.schedule.profile import Profile
 from epp.schedule.scheduler import Scheduler
 from epp.timed import Stopwatch, TimedEnricher, Timings, time_scheduler
+from epp.traced import (
+    TracedEnricher,
+    TracedFormats,
+    Tracer,
+    trace_profiles,
+    trace_scheduler,
+)
 
 
 def _no_fault(name: str, kind: str) -> None:
@@ -49,6 +56,8 @@ class Parts(msgspec.Struct, frozen=True):
     emit_scores: bool = False
     on_fault: OnFault = _no_fault  #: told of a foreign plugin's fault: its name, a fixed word
     timings: Timings | None = None  #: told what decisions and plugins cost
+    tracer: Tracer | None = None  #: makes spans of what the pipeline does; None makes none
+    witness: plugin.Witness | None = None  #: told of every decision
 
 
 def configure(
@@ -221,7 +230,7 @@ class _Builder:
         self._check_profiles(handlers[0], profiles)
         observers = [each for each in every if isinstance(each, plugin.Observer)]
         return Pipeline(
-            formats=FormatSet(self._parsers()),
+            formats=self._formats(),
             rules=Rules(rewrite_model),
             gate=Gate(self._detector()),
             screeners=_having(every, plugin.Screener),
@@ -232,21 +241,35 @@ class _Builder:
             plugins=self._plugins,
             preparers=_having(every, plugin.Preparer),
             answer_headers=_having(every, plugin.AnswerHeaderAdder),
+            reporters=_having(every, plugin.AnswerReporter),
             specs=self._specs,
             warnings=tuple(self._warnings),
         )
 
+    def _formats(self) -> Formats:
+        formats, tracer = FormatSet(self._parsers()), self._parts.tracer
+        return formats if tracer is None else TracedFormats(formats, tracer)
+
     def _scheduler(self, profiles: Mapping[str, Profile], handler: Any) -> Scheduler:
-        scheduler = Scheduler(profiles, handler, self._parts.emit_scores)
-        stopwatch = self._stopwatch()
-        return scheduler if stopwatch is None else time_scheduler(scheduler, stopwatch)
+        parts = self._parts
+        scheduler = Scheduler(profiles, handler, parts.emit_scores, parts.witness)
+        stopwatch, tracer = self._stopwatch(), parts.tracer
+        if tracer is not None:
+            scheduler = trace_profiles(scheduler, tracer)
+        if stopwatch is not None:
+            scheduler = time_scheduler(scheduler, stopwatch)
+        return scheduler if tracer is None else trace_scheduler(scheduler, tracer)
 
     def _enrichers(self, every: Sequence[Any]) -> tuple[plugin.Enricher, ...]:
-        found = _having(every, plugin.Enricher)
-        stopwatch = self._stopwatch()
-        if stopwatch is None:
+        plain = _having(every, plugin.Enricher)
+        stopwatch, tracer = self._stopwatch(), self._parts.tracer
+        found = plain
+        if stopwatch is not None:
+            found = tuple(TimedEnricher(each, stopwatch) for each in plain)
+        if tracer is None:
             return found
-        return tuple(TimedEnricher(each, stopwatch) for each in found)
+        pairs = zip(found, plain, strict=True)
+        return tuple(TracedEnricher(each, plugin.type_of(inner), tracer) for each, inner in pairs)
 
     def _stopwatch(self) -> Stopwatch | None:
         parts = self._parts

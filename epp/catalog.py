@@ -113,6 +113,7 @@ _KINDS: Mapping[str, str] = {
     "preparer": "prepare",
     "header-adder": "add_headers",
     "answer-header-adder": "answer_headers",
+    "answer-reporter": "report",
 }
 """Kind of plugin by the method that makes it one."""
 

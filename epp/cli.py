@@ -153,11 +153,17 @@ def _serve(verbs: Any) -> None:
     _boolean(answers, "--emit-endpoint-scores", default=False, help="scores as dynamic metadata")
     _boolean(answers, "--disable-endpoint-subset-filter", default=False, help="ignore the hint")
 
-    logs = serve.add_argument_group("logs")
+    logs = serve.add_argument_group("logs and traces")
     logs.add_argument("-v", "--v", type=int, default=2, dest="verbosity", help="klog verbosity")
     logs.add_argument("--log-format", choices=("json", "console"), default="json")
     logs.add_argument("--zap-log-level", default="", help=argparse.SUPPRESS)
     logs.add_argument("--zap-encoder", choices=("json", "console"), help=argparse.SUPPRESS)
+
+    logs.add_argument(
+        "--tracing", type=truth, nargs="?", const=True, default=None,
+        help="trace by OpenTelemetry, as its OTEL_* variables say; needs epp[tracing]. Not given: "
+        "only if OTEL_TRACES_EXPORTER or an OTLP endpoint is set",
+    )  # fmt: skip
 
     go_flags.add_ignored(serve)
     go_flags.add_moved(serve, {

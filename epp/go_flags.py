@@ -32,7 +32,6 @@ IGNORED: Mapping[str, Ignored] = {
     "enable-grpc-stream-metrics": Ignored("stream metrics are always on", _YES),
     "metrics-cert-dir": Ignored("the metrics port speaks plain HTTP"),
     "metrics-client-ca-file": Ignored("the metrics port speaks plain HTTP"),
-    "tracing": Ignored("tracing is not supported yet", _NO),
     "ha-enable-leader-election": Ignored(
         "there is no leader: every replica that is ready picks", _NO
     ),

@@ -262,6 +262,20 @@ def _headers(method: str) -> Callable[[_Guard], Any]:
     return wrap
 
 
+def _report(guarded: _Guard) -> Any:
+    def right(result: Any) -> bool:
+        return all(
+            isinstance(space, str) and isinstance(name, str) and math.isfinite(value)
+            for space, values in result.items()
+            for name, value in values.items()
+        )
+
+    def call(*args: Any) -> Any:
+        return guarded.call("report", {}, right, *args)
+
+    return call
+
+
 _WRAPPERS: dict[str, Callable[[_Guard], Any]] = {
     "filter": _keeping("filter"),
     "screen": _keeping("screen"),
@@ -278,4 +292,5 @@ _WRAPPERS: dict[str, Callable[[_Guard], Any]] = {
     "saturation": _anything("saturation", instead=0.0),
     "answer_headers": _headers("answer_headers"),
     "add_headers": _headers("add_headers"),
+    "report": _report,
 }

@@ -70,5 +70,6 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # telemetry
     verbosity: int = 2  #: klog's -v; 4 and above log decisions
     log_format: Literal["json", "console"] = "json"
+    tracing: bool | None = None  #: None traces if OpenTelemetry's variables name an exporter
 
     warnings: tuple[str, ...] = ()  #: about the command line itself, to be logged at start

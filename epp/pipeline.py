@@ -10,7 +10,16 @@ import msgspec
 from epp.config.schema import PluginSpec
 from epp.flow.gate import Gate
 from epp.model import Arrival, InferenceRequest
-from epp.plugin import Admitter, AnswerHeaderAdder, Enricher, Observer, Preparer, Screener
+from epp.plugin import (
+    Admitter,
+    AnswerHeaderAdder,
+    AnswerReporter,
+    Enricher,
+    Observer,
+    Preparer,
+    Screener,
+    type_of,
+)
 from epp.rules import Rules
 from epp.schedule.scheduler import Scheduler
 
@@ -41,5 +50,11 @@ class Pipeline(msgspec.Struct, frozen=True):
     plugins: Mapping[str, Any] = {}  #: every plugin instance by its configured name
     preparers: tuple[Preparer, ...] = ()  #: run first, before the gate
     answer_headers: tuple[AnswerHeaderAdder, ...] = ()
+    reporters: tuple[AnswerReporter, ...] = ()
     specs: Mapping[str, PluginSpec] = {}  #: what each of `plugins` was built from
     warnings: tuple[str, ...] = ()  #: about plugins that were ignored, for the log
+
+
+def types_of(pipeline: Pipeline) -> Mapping[str, str]:
+    """Return the type of each plugin instance, by its name."""
+    return {name: type_of(made) for name, made in pipeline.plugins.items()}

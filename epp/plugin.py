@@ -18,7 +18,7 @@ import msgspec
 
 from epp.clock import Clock
 from epp.ledger import Ledger
-from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Pick
+from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Pick, Usage
 
 Stability = Literal["alpha", "beta", "stable"]
 
@@ -208,6 +208,17 @@ class AnswerHeaderAdder(Protocol):
 
 
 @runtime_checkable
+class AnswerReporter(Protocol):
+    """Tells the gateway numbers about a whole answer, where the answer passes through us."""
+
+    def report(
+        self, request: InferenceRequest, pick: Pick, usage: Usage
+    ) -> Mapping[str, Mapping[str, float]]:
+        """Return dynamic metadata for the answer's last message, by namespace, then by name."""
+        ...
+
+
+@runtime_checkable
 class Referring(Protocol):
     """A plugin class whose parameters name other plugin instances."""
 
@@ -234,6 +245,11 @@ class StateDumper(Protocol):
     def dump_state(self) -> Mapping[str, Any]:
         """Return a JSON-able summary."""
         ...
+
+
+def type_of(made: Any) -> str:
+    """Return the type of a plugin instance."""
+    return str(getattr(made, "type", type(made).__name__))
 
 
 PluginFactory = Callable[[Any, Tools], Any]

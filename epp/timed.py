@@ -17,6 +17,7 @@ import msgspec
 
 from epp.clock import Clock
 from epp.model import Endpoint, InferenceRequest, Pick
+from epp.plugin import type_of
 from epp.schedule.profile import Profile
 from epp.schedule.scheduler import Scheduler
 
@@ -53,7 +54,7 @@ class Stopwatch:
         """Return ``made``'s method, timed as a call at the extension point ``point``."""
         call, now, tell = getattr(made, method), self.clock.now, self.timings.plugin_ran
         name = self._names.get(id(made), "")
-        kind = str(getattr(made, "type", type(made).__name__))
+        kind = type_of(made)
 
         def run(*args: Any) -> Any:
             began = now()
@@ -115,13 +116,16 @@ def time_scheduler(scheduler: Scheduler, stopwatch: Stopwatch) -> Scheduler:
 
 def _timed_profile(profile: Profile, stopwatch: Stopwatch) -> Profile:
     def wrapped(made: Any, method: str, point: str) -> Any:
-        return SimpleNamespace(**{method: stopwatch.timed(made, method, point)})
+        call = stopwatch.timed(made, method, point)
+        return SimpleNamespace(type=type_of(made), **{method: call})
 
-    return Profile(
-        profile.name,
-        tuple(wrapped(each, "filter", "Filter") for each in profile.filters),
-        tuple((wrapped(each, "score", "Scorer"), weight) for each, weight in profile.scorers),
-        wrapped(profile.picker, "pick", "Picker"),
+    return msgspec.structs.replace(
+        profile,
+        filters=tuple(wrapped(each, "filter", "Filter") for each in profile.filters),
+        scorers=tuple(
+            (wrapped(each, "score", "Scorer"), weight) for each, weight in profile.scorers
+        ),
+        picker=wrapped(profile.picker, "pick", "Picker"),
     )
 
 

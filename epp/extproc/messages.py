@@ -152,4 +152,11 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-Reply = PassHead | ForwardHead | Piece | PassBody | ForwardWhole | PassTrailers | Answer
+class Reporting(msgspec.Struct, frozen=True, gc=False):
+    """A reply that tells the gateway numbers about the exchange besides."""
+
+    reply: PassHead | Piece | PassBody | PassTrailers
+    metadata: Mapping[str, Mapping[str, float]]  #: by namespace, then by name
+
+
+Reply = Reporting | PassHead | ForwardHead | Piece | PassBody | ForwardWhole | PassTrailers | Answer

@@ -26,8 +26,9 @@ from epp.exchange import Exchange
 from epp.extproc import wire
 from epp.extproc.answers import ErrorFormat
 from epp.extproc.budget import BodyBudget
-from epp.extproc.messages import Body, Event, Head, RequestReady, Side
+from epp.extproc.messages import Body, Event, Head, Reporting, RequestReady, Side
 from epp.extproc.session import Part, Session
+from epp.headers import REQUEST_ID
 from epp.model import Arrival, Outcome
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,22 @@ class Counters:
         """A stream brought ``count`` messages that the protocol does not allow there."""
 
 
+class Tracing(Protocol):
+    """Traces streams (see `telemetry.tracing`); each call is made in the stream's own task."""
+
+    def began(self, headers: Mapping[str, str]) -> None:
+        """A request's head came."""
+        ...
+
+    def refused(self, error: EppError) -> None:
+        """The request was answered with an error."""
+        ...
+
+    def closed(self) -> None:
+        """The stream is over."""
+        ...
+
+
 class Settings(msgspec.Struct, frozen=True):
     """What an operator may set."""
 
@@ -83,6 +100,8 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 AnswerHeaders = Callable[[Exchange], Mapping[str, str]]  #: headers to set on an exchange's answer
+Metadata = Mapping[str, Mapping[str, float]]  #: numbers by namespace, then by name
+AnswerMetadata = Callable[[Exchange], Metadata]  #: what to tell the gateway of a whole answer
 OnAnswerPiece = Callable[[Exchange, bytes], None]  #: told every piece of an exchange's answer
 
 
@@ -122,6 +141,8 @@ class ExtProcService:
         self.answer_headers = answer_headers
         self.on_answer_piece = on_answer_piece
         self.new_id = new_id
+        self.answer_metadata: AnswerMetadata | None = None  #: asked once an answer is whole
+        self.tracing: Tracing | None = None  #: told of every stream; None traces nothing
         self.budget = BodyBudget(self.settings.max_buffered_bytes)
         self.active = 0  #: streams open now
         self.draining = False  #: new streams are answered with `ShuttingDown`
@@ -143,6 +164,8 @@ class ExtProcService:
             await stream.run()
         finally:
             stream.close()
+            if self.tracing is not None:
+                self.tracing.closed()
             self.active -= 1
             if not self.active:
                 self.idle.set()
@@ -230,21 +253,28 @@ class _Stream:
             session.free()
             exchange.forwarded()
             return
+        told = None
         if event is not None and self._exchange is not None:
-            self._observe(event, self._exchange)
-        for reply in session.replies():
+            told = self._observe(event, self._exchange)
+        replies = session.replies()
+        if told:
+            replies[-1] = Reporting(replies[-1], told)  # type: ignore[arg-type]
+        for reply in replies:
             await write(wire.encode(reply))
 
     def _receive(self, data: bytes) -> Event | None:
         message = wire.decode(data)
         if message is None:
             return None
+        tracing = self._service.tracing
+        if tracing is not None and type(message) is Head and message.side is Side.REQUEST:
+            tracing.began(message.headers)
         if self._refuse and message.side is Side.REQUEST:
             raise ShuttingDown("the endpoint picker is shutting down")
         return self._session.receive(message)
 
-    def _observe(self, event: Event, exchange: Exchange) -> None:
-        """Tell the exchange about a part of its answer."""
+    def _observe(self, event: Event, exchange: Exchange) -> Metadata | None:
+        """Tell the exchange about a part of its answer; return what to tell the gateway of it."""
         service, kind = self._service, type(event)
         if kind is Body:
             data = event.data  # type: ignore[union-attr]
@@ -261,12 +291,17 @@ class _Stream:
             )
             if service.answer_headers is not None:
                 self._session.set_on_answer(service.answer_headers(exchange))
-        if self._session.response is Part.ENDED:
-            exchange.complete()
+        if self._session.response is not Part.ENDED or exchange.ended:
+            return None
+        exchange.complete()
+        return None if service.answer_metadata is None else service.answer_metadata(exchange)
 
     async def _reject(self, error: EppError) -> None:
         self._failed = True
-        self._service.counters.refused(error)
+        service = self._service
+        service.counters.refused(error)
+        if service.tracing is not None:
+            service.tracing.refused(error)
         if not self._session.reject(error):
             await self._context.abort(
                 grpc.StatusCode.INTERNAL, "the endpoint picker failed within a response"
@@ -278,7 +313,13 @@ class _Stream:
         """Say what failed and where, without the exception's message: it may quote a prompt."""
         where = "".join(traceback.format_tb(error.__traceback__))
         kind = type(error).__name__
-        log.error("request %.80r: unexpected %s in the picker\n%s", self._session.id, kind, where)
+        log.error(
+            "request %.80r: unexpected %s in the picker\n%s",
+            self._session.id,
+            kind,
+            where,
+            extra={"fields": {REQUEST_ID: self._session.id}},
+        )
 
     async def _read_guessing(self) -> Any:
         """Read a message, or None if the gateway stays silent; that read then goes on."""

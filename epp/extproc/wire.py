@@ -31,6 +31,7 @@ from epp.extproc.messages import (
     PassTrailers,
     Piece,
     Reply,
+    Reporting,
     Side,
     Trailers,
 )
@@ -235,6 +236,16 @@ def _answer(reply: Answer) -> bytes:
     return message.SerializeToString()  # type: ignore[no-any-return]
 
 
+def _reporting(reply: Reporting) -> bytes:
+    message = pb.ProcessingResponse()
+    for namespace, values in reply.metadata.items():
+        fields = message.dynamic_metadata.fields[namespace].struct_value.fields
+        for name, value in values.items():
+            fields[name].number_value = value
+    # Serialised messages one after the other are their merger.
+    return encode(reply.reply) + message.SerializeToString()  # type: ignore[no-any-return]
+
+
 _ENCODERS: Mapping[type, Any] = {
     ForwardHead: _forward_head,
     ForwardWhole: _forward_whole,
@@ -243,6 +254,7 @@ _ENCODERS: Mapping[type, Any] = {
     PassBody: _pass_body,
     PassTrailers: _pass_trailers,
     Answer: _answer,
+    Reporting: _reporting,
 }
 
 

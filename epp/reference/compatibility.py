@@ -43,6 +43,8 @@ configuration are translated, each with a warning; `epp check FILE` shows the re
 
 CLUSTER = "no cluster is watched yet: without a fixed list of endpoints it is not ready"
 FLAG_NOTES: Mapping[str, str] = {
+    "tracing": "not given, only `OTEL_TRACES_EXPORTER` or an OTLP endpoint turns it on; needs "
+    "`epp[tracing]`",
     "pool-name": f"{CLUSTER}; the pool's name in metrics",
     "pool-namespace": CLUSTER,
     "pool-group": CLUSTER,

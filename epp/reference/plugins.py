@@ -28,6 +28,7 @@ PROTOCOLS = (
     plugin.Decider,
     plugin.SaturationDetector,
     plugin.AnswerHeaderAdder,
+    plugin.AnswerReporter,
     plugin.PoolWatcher,
     plugin.StateDumper,
 )

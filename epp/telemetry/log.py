@@ -21,22 +21,28 @@ import msgspec
 from epp.clock import Clock
 
 X_REQUEST_ID = "x-request-id"
+TRACE_ID = "trace_id"
 LEVELS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warn"}
 DEBUG_VERBOSITY = 4
 
 _STANDARD = {"level", "ts", "caller", "msg"}
 
 
-def set_up(verbosity: int = 2, form: str = "json") -> None:
+def set_up(
+    verbosity: int = 2, form: str = "json", *, trace_id: Callable[[], str] | None = None
+) -> None:
     """Log to stderr from now on.
 
     Args:
         verbosity: klog's ``-v``: below 0 errors only, 0 and 1 warnings too, 2 and 3 the usual, 4
             and above everything of ours.
         form: "json" or "console".
+        trace_id: tells the trace of the request that is being served, '' outside of one.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())
+    if trace_id is not None:
+        handler.addFilter(_Traced(trace_id))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)  # libraries
@@ -50,6 +56,20 @@ def level_of(verbosity: int) -> int:
     if verbosity < 2:
         return logging.WARNING
     return logging.INFO if verbosity < DEBUG_VERBOSITY else logging.DEBUG
+
+
+class _Traced(logging.Filter):
+    """Adds the trace's id to what is logged while a request is served."""
+
+    def __init__(self, trace_id: Callable[[], str]) -> None:
+        super().__init__()
+        self._trace_id = trace_id
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter.filter`."""
+        if found := self._trace_id():
+            record.fields = {**_fields(record), TRACE_ID: found}
+        return True
 
 
 class JsonFormatter(logging.Formatter):

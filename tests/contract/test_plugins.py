@@ -67,8 +67,7 @@ EVERY = (
     *PRODUCERS,
     *REPORTERS,
 )
-USABLE = tuple(cls for cls in EVERY if cls.type != "request-attribute-reporter")
-WITH_FILTER = tuple(cls for cls in USABLE if hasattr(cls, "filter"))
+WITH_FILTER = tuple(cls for cls in EVERY if hasattr(cls, "filter"))
 
 
 def make(cls: type[Any], ledger: Ledger | None = None) -> Any:
@@ -235,12 +234,6 @@ def test_an_identity_leaves_a_request_without_headers_alone(cls: type[Any]) -> N
     assert isinstance(preparer, plugin.Preparer)
     asked = build.request(flow=headers.DEFAULT_FLOW)
     assert preparer.prepare(asked) == asked
-
-
-def test_the_reporter_says_clearly_that_it_is_not_supported() -> None:
-    (reporter,) = (cls for cls in REPORTERS if cls.type == "request-attribute-reporter")
-    with pytest.raises(ValueError, match=r"\(cost\) is not supported yet"):
-        make(reporter)
 
 
 @pytest.mark.parametrize("cls", [cls for cls in HANDLERS if hasattr(cls, "handle")], ids=named)

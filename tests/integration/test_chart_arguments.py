@@ -136,13 +136,13 @@ def test_without_any_word_on_endpoints_it_does_not_start(tmp_path: Path) -> None
 def test_each_flag_that_does_nothing_is_warned_of_once_in_the_log(tmp_path: Path) -> None:
     flags = (
         "--endpoints=127.0.0.1:9",
-        "--tracing=true",
+        "--enable-cert-reload=false",
         "--enable-pprof=true",
         "--zap-encoder=json",
     )
     with serving(tmp_path, *flags) as picker:
         said = [entry.split()[0] for entry in picker.entries("warn") if entry.startswith("--")]
-    assert sorted(said) == ["--enable-pprof", "--tracing"]
+    assert sorted(said) == ["--enable-cert-reload", "--enable-pprof"]
 
 
 # --- flags -------------------------------------------------------------------------

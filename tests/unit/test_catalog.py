@@ -29,14 +29,13 @@ class Likes:
         return endpoints
 """
 
-#: accepted because configurations name them: what they did is done elsewhere, or they refuse
+#: accepted because configurations name them: what they did is done elsewhere
 DO_NOTHING = {
     "disagg-headers-handler",
     "prefill-header-handler",
     "inflight-load-producer",
     "token-producer",
     "tokenizer",
-    "request-attribute-reporter",
 }
 
 

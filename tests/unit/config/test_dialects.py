@@ -53,7 +53,6 @@ def test_a_dialect_picks_as_its_twin_and_says_what_was_read_as_what(name: str) -
                 "type predicted-latency-scorer is read as latency-scorer",
             ],
         ),
-        ("gaie-1.4-reporter", ["request-attribute-reporter (tokens) is not supported yet"]),
     ],
 )
 def test_what_is_not_supported_is_refused_in_old_and_new_words(name: str, said: list[str]) -> None:

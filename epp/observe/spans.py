@@ -1,0 +1,72 @@
+"""Ends a request's span with what became of the request.
+
+The span is anything with the methods of `Span`: nothing here needs OpenTelemetry.
+
+**Source:** OpenTelemetry semantic conventions for HTTP and generative AI; attribute names of
+llm-d-router's traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from epp.model import Ending, InferenceRequest, Outcome, Pick
+
+Value = str | bool | int | float | Sequence[str] | Sequence[float]
+"""What an attribute may hold. Never a part of a prompt."""
+
+OUTCOME = "llm_d.epp.outcome"
+STATUS_CODE = "http.response.status_code"
+DROPPED_REASON = "llm_d.epp.dropped_reason"
+
+
+class Span(Protocol):
+    """One stretch of time in a trace."""
+
+    def set(self, name: str, value: Value) -> None:
+        """Set an attribute; after `end` it does nothing."""
+        ...
+
+    def fail(self, kind: str, said: str = "") -> None:
+        """Mark it as failed, as ``kind``; the first failure counts."""
+        ...
+
+    def end(self) -> None:
+        """End it; only the first call counts."""
+        ...
+
+
+class SpanObserver:
+    """Listens to one exchange and ends its span."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def picked(self, request: InferenceRequest, pick: Pick) -> None:
+        """See `plugin.Observer.picked`."""
+
+    def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
+        """See `plugin.Observer.ended`."""
+        span = self._span
+        for name, value in _facts(request, ending):
+            if value is not None:
+                span.set(name, value)
+        if ending.outcome is Outcome.FAILED:
+            span.fail(str(ending.status or "failed"))
+        span.end()
+
+
+def _facts(request: InferenceRequest, ending: Ending) -> Iterator[tuple[str, Value | None]]:
+    """What an ending says, by attribute."""
+    yield OUTCOME, ending.outcome.value
+    yield STATUS_CODE, ending.status
+    yield "llm_d.epp.served_endpoint", ending.served or None
+    yield "llm_d.epp.streamed", ending.streamed
+    yield "llm_d.epp.response_bytes", ending.response_bytes
+    if ending.first_byte_at is not None:
+        yield "llm_d.epp.time_to_first_byte_seconds", ending.first_byte_at - request.arrived_at
+    if ending.usage is not None:
+        yield "gen_ai.usage.input_tokens", ending.usage.prompt_tokens
+        yield "gen_ai.usage.output_tokens", ending.usage.completion_tokens
+        yield "llm_d.epp.usage.cached_tokens", ending.usage.cached_tokens

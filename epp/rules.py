@@ -1,8 +1,15 @@
-"""What is decided about a request from outside its body: objective, flow, model rewrite."""
+"""What is decided about a request from outside its body: objective, flow, model rewrite.
+
+**Source:** llm-d's InferenceObjective and InferenceModelRewrite: an objective is named by a
+header; a rewrite goes by the name the client used, an exact match before a generic one, the oldest
+object first; of several targets one is chosen by weight.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Protocol
 
 import msgspec
@@ -19,29 +26,90 @@ class Rewriter(Protocol):
         ...
 
 
+class Split(msgspec.Struct, frozen=True):
+    """Models that share the requests for one name."""
+
+    models: tuple[str, ...]
+    shares: tuple[float, ...]  #: where each model's part ends, increasing, the last is 1.0
+    name: str = ""  #: of the object that says so, for spreading sessions
+
+    def choose(self, chance: float) -> str:
+        """Return the model at ``chance``, 0.0 <= chance < 1.0."""
+        for model, share in zip(self.models, self.shares, strict=True):
+            if chance < share:
+                return model
+        return self.models[-1]
+
+
+class Table(msgspec.Struct, frozen=True):
+    """All objectives and rewrites at one moment."""
+
+    priorities: Mapping[str, int] = {}  #: by objective name; an unknown name is priority 0
+    exact: Mapping[str, Split] = {}  #: by the name the client used
+    generic: Split | None = None  #: for every other name
+
+    def target(self, request: InferenceRequest, chance: float) -> str:
+        """Return the model to ask for instead, '' for none; a session keeps its own."""
+        split = self.exact.get(request.model, self.generic)
+        if split is None:
+            return ""
+        session = request.session or request.headers.get(headers.SESSION_ID, "")
+        if session and len(split.models) > 1:
+            chance = _place(session, split.name, request.model)
+        return split.choose(chance)
+
+
+NOTHING = Table()
+
+
+class RuleBook:
+    """The table in use. It is replaced whole, so that no request sees half a change."""
+
+    def __init__(self, table: Table = NOTHING) -> None:
+        self.table = table
+
+
 class Rules:
     """Objectives and model rewrites, applied to a parsed request.
 
     Args:
         rewrite: how a model's name is replaced in a body.
-        priorities: priority by objective name; an unknown name is priority 0.
+        book: the objectives and rewrites, which may change at any time.
+        chance: spreads requests over the targets of a rewrite.
     """
 
-    def __init__(self, rewrite: Rewriter, priorities: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        rewrite: Rewriter,
+        book: RuleBook | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
         self._rewrite = rewrite
-        self._priorities = priorities or {}
+        self._book = book or RuleBook()
+        self._chance = chance or random.Random()
 
     def apply(self, request: InferenceRequest) -> InferenceRequest:
-        """Fill in objective, priority and flow; ask for another model if the headers say so."""
-        asked = request.headers
+        """Fill in objective, priority and flow; ask for another model if a rule says so.
+
+        A rewrite that an operator configured wins over the one a client's header asks for.
+        """
+        asked, table = request.headers, self._book.table
         objective = headers.first(asked, headers.OBJECTIVE)
         request = msgspec.structs.replace(
             request,
             objective=objective,
-            priority=self._priorities.get(objective, 0),
+            priority=table.priorities.get(objective, 0),
             flow=headers.first(asked, headers.FAIRNESS_ID) or headers.DEFAULT_FLOW,
         )
         target = headers.first(asked, headers.MODEL_REWRITE)
+        if table.exact or table.generic:
+            target = table.target(request, self._chance.random()) or target
         if target and target != request.model:
             request = self._rewrite(request, target)
         return request
+
+
+def _place(*names: str) -> float:
+    """Return a number of [0, 1) that is the same for these names in every process."""
+    digest = blake2b("\0".join(names).encode(), digest_size=6).digest()
+    return int.from_bytes(digest, "big") / 2**48

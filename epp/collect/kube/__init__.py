@@ -1,0 +1,1 @@
+"""Endpoints, objectives and model rewrites from a Kubernetes cluster."""

@@ -1,0 +1,123 @@
+"""Which endpoints the pods of a cluster make: pods and their pool in, changes of the `Pool` out.
+
+It is told of pods and of the pool in any order, and twice if need be. It does no I/O.
+
+A pod that is not ready, or is being deleted, gets nothing new and keeps what it has: its requests
+stay booked and its cache stays known until it is gone. One that was never ready is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from epp.collect.parse.inference_pools import PoolSpec
+from epp.collect.parse.pods import Family, Pod, endpoints_of, read_pod
+from epp.model import Endpoint
+from epp.pool import Pool
+
+Name = tuple[str, str]  #: namespace and name: at any time of one pod only
+
+
+class Members:
+    """Keeps a `Pool` as the pods are.
+
+    Args:
+        pool: what is written.
+        family: which address of a dual-stack pod is used.
+        report: is told what is wrong with one pod; the others go on.
+    """
+
+    def __init__(
+        self, pool: Pool, *, family: Family = "", report: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.spec: PoolSpec | None = None  #: what the pool asks for; None as long as there is none
+        self._pool = pool
+        self._family = family
+        self._report = report
+        self._pods: dict[Name, Pod] = {}
+        self._endpoints: dict[Name, tuple[Endpoint, ...]] = {}
+
+    def follow(self, spec: PoolSpec | None) -> None:
+        """Have the endpoints that ``spec`` asks for; None has none."""
+        if spec != self.spec:
+            self.spec = spec
+            for name, pod in self._pods.items():
+                self._apply(name, pod, before=pod)
+
+    def put(self, manifest: Mapping[str, Any]) -> None:
+        """Take a pod as it is now."""
+        name = _name(manifest)
+        try:
+            pod = read_pod(manifest, self._family)
+        except ValueError as error:
+            self._report(f"pod {name[0]}/{name[1]} cannot be read: {error}")
+            self._drop(name)
+            return
+        before = self._pods.get(name)
+        if before is not None and before.uid != pod.uid:
+            self._drop(name)
+            before = None
+        if pod.problem and (before is None or before.problem != pod.problem):
+            self._report(f"pod {name[0]}/{name[1]}: {pod.problem}")
+        self._pods[name] = pod
+        self._apply(name, pod, before=before or pod)
+
+    def gone(self, manifest: Mapping[str, Any]) -> None:
+        """Take away a pod; one that another took the name of is gone already."""
+        name = _name(manifest)
+        uid = (manifest.get("metadata") or {}).get("uid")
+        pod = self._pods.get(name)
+        if pod is not None and uid in (pod.uid, None):
+            self._drop(name)
+
+    def _drop(self, name: Name) -> None:
+        self._pods.pop(name, None)
+        for endpoint in self._endpoints.pop(name, ()):
+            self._pool.remove(endpoint.id)
+
+    def _apply(self, name: Name, pod: Pod, *, before: Pod) -> None:
+        old = self._endpoints.get(name, ())
+        new = self._wanted(pod, known=bool(old))
+        staying = {endpoint.id for endpoint in new}
+        for endpoint in old:
+            if endpoint.id not in staying:
+                self._pool.remove(endpoint.id)
+        another = _another_process(before, pod)
+        for endpoint in new:
+            self._put(endpoint, another=another)
+        if new:
+            self._endpoints[name] = new
+        else:
+            self._endpoints.pop(name, None)
+
+    def _wanted(self, pod: Pod, *, known: bool) -> tuple[Endpoint, ...]:
+        spec = self.spec
+        if spec is None or pod.gone or not spec.chooses(pod.labels):
+            return ()
+        return endpoints_of(pod, spec.ports) if known or pod.ready else ()
+
+    def _put(self, endpoint: Endpoint, *, another: bool) -> None:
+        old = self._pool.get(endpoint.id)
+        if old is not None and not another:
+            endpoint = msgspec.structs.replace(endpoint, load=old.load, reachable=old.reachable)
+        if endpoint != old:
+            self._pool.put(endpoint)
+        if old is not None and another:
+            self._pool.restarted(endpoint.id)
+
+
+def _another_process(before: Pod, after: Pod) -> bool:
+    """Whether what was known of the pod's engine is void."""
+    return (
+        before.host != after.host
+        or before.restarts != after.restarts
+        or (after.asleep and not before.asleep)
+    )
+
+
+def _name(manifest: Mapping[str, Any]) -> Name:
+    about = manifest.get("metadata") or {}
+    return str(about.get("namespace", "")), str(about.get("name", ""))

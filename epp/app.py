@@ -13,7 +13,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,11 @@ from epp.extproc.server import ExtProcService, Settings
 from epp.feedback.access_log import AccessLogs
 from epp.feedback.unseen import Unseen
 from epp.ledger import Ledger
-from epp.model import Endpoint
 from epp.observe.decisions import DecisionLog
 from epp.observe.metrics import MetricsObserver
 from epp.options import ServeOptions
 from epp.origin import origin_of, scraping_of
+from epp.page.board import Board
 from epp.pipeline import Pipeline, types_of
 from epp.placement import stay_together
 from epp.plugin import Observer
@@ -88,6 +88,7 @@ class App:
         self.pool = Pool(options.pool_name or "default")
         self.ledger = Ledger()
         self.metrics = Metrics()
+        self.board = Board(self.pool, self.ledger, self.metrics.store, self.clock)
         self.unseen = Unseen(self.pool, self.clock)
         self.tracing = tracing_of(options.tracing, os.environ)
         if self.tracing is not None:
@@ -104,6 +105,7 @@ class App:
             allow_experimental=options.allow_experimental_plugins,
             extra_observers=(
                 MetricsObserver(self.metrics, self.clock),
+                self.board.traffic,
                 *((DecisionLog(),) if options.verbosity >= logs.DEBUG_VERBOSITY else ()),
             ),
             emit_scores=options.emit_endpoint_scores,
@@ -124,8 +126,8 @@ class App:
             heed_subset=not options.disable_endpoint_subset_filter,
         )
         retire(None, pipeline, self.pool)
-        self.pool.on_forget(self.ledger.forget)
-        self.pool.on_forget(self.metrics.forget)
+        for forget in (self.ledger.forget, self.metrics.forget, self.board.traffic.forget):
+            self.pool.on_forget(forget)
         self.metrics.plugin_types = types_of(pipeline)
 
     async def run(self) -> int:
@@ -278,6 +280,7 @@ class App:
             "endpoints": self._endpoints(plugins),
             "scrape": self._scraper(plugins).run(self.pool),
             "unseen": self._sweep(),
+            "board": self.board.run(),
             **({"placement": stay_together()} if self.options.one_cpu else {}),
             **self._watches(),
         }
@@ -343,10 +346,6 @@ class App:
                 "config": self.loaded.config,
             }
 
-        def in_flight(endpoint: Endpoint) -> Mapping[str, int]:
-            counts = self.ledger.get(endpoint.id)
-            return {"in_flight_requests": counts.requests, "in_flight_tokens": counts.tokens}
-
         def state() -> Any:
             return {
                 "streams": service.active,
@@ -363,8 +362,9 @@ class App:
             config=config,
             endpoints=self.pool.snapshot,
             plugins=lambda: self.router.pipeline.plugins,
-            in_flight=in_flight,
+            in_flight=self.board.in_flight,
             state=state,
+            live=self.board.answer,
         )
 
     def _observer_error(self, observer: Observer, error: Exception) -> None:

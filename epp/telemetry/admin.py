@@ -1,5 +1,6 @@
 """The admin port: metrics, health and what the picker knows, for operators.
 
+A browser gets the live page at ``/``, anything else a list of what there is.
 ``/healthz`` says that the process lives, whatever the pool does; ``/readyz`` that it may get
 traffic. The pages under ``/debug`` show settings, endpoints and plugins' numbers: no prompt, no
 header, no key. There is no profiler. Big pages are encoded in a thread, so that no scrape
@@ -9,13 +10,14 @@ of ours stops a request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
 from epp.model import Endpoint
+from epp.page import document
 from epp.telemetry.metrics import Metrics
 
 GRACE_SECONDS = 1.0  #: for open requests when the port closes
@@ -24,6 +26,12 @@ HIDDEN = "(hidden)"
 NOT_SECRET = frozenset({"tokens", "max_tokens"})
 
 Page = Callable[[], Any]
+
+
+class Live(Protocol):
+    """The numbers of the live page, as JSON."""
+
+    def __call__(self, *, ready: bool) -> Coroutine[Any, Any, bytes]: ...
 
 
 class AdminPages(msgspec.Struct, frozen=True):
@@ -37,6 +45,7 @@ class AdminPages(msgspec.Struct, frozen=True):
     ]  #: instances by name; those with ``dump_state`` show it
     in_flight: Callable[[Endpoint], Mapping[str, int]] = lambda _: {}
     state: Page = dict  #: the process's own counts: streams, open exchanges, buffered bytes
+    live: Live | None = None  #: None: there is no live page
 
 
 class AdminServer:
@@ -48,6 +57,7 @@ class AdminServer:
         self._host = host
         self._metrics = metrics
         self._pages = pages
+        self._document = document.load()
         self._rendering = asyncio.Lock()
         self._runner: web.AppRunner | None = None
 
@@ -84,9 +94,21 @@ class AdminServer:
         app.router.add_get("/debug/pool", self._pool)
         app.router.add_get("/debug/state", self._state)
         app.router.add_get("/debug/plugins/state", self._plugins)
+        app.router.add_get("/debug/live", self._live)
         return app
 
     async def _index(self, request: web.Request) -> web.Response:
+        if self._pages.live is not None and "text/html" in request.headers.get("Accept", ""):
+            return web.Response(
+                body=self._document.body, content_type="text/html", charset="utf-8",
+                headers={
+                    "Content-Security-Policy": self._document.policy,
+                    "Cache-Control": "no-cache",
+                    "Vary": "Accept",
+                    "X-Content-Type-Options": "nosniff",
+                    "Referrer-Policy": "no-referrer",
+                },
+            )  # fmt: skip
         paths = sorted({resource.canonical for resource in request.app.router.resources()} - {"/"})
         return web.Response(text="\n".join(["epp", *paths, ""]))
 
@@ -113,6 +135,12 @@ class AdminServer:
     def _endpoint(self, endpoint: Endpoint) -> Mapping[str, Any]:
         shown = msgspec.to_builtins(endpoint, enc_hook=str, order="deterministic")
         return {**shown, "address": endpoint.address, **self._pages.in_flight(endpoint)}
+
+    async def _live(self, request: web.Request) -> web.Response:
+        if self._pages.live is None:
+            raise web.HTTPNotFound
+        body = await self._pages.live(ready=self._pages.ready())
+        return web.Response(body=body, content_type="application/json")
 
     async def _state(self, request: web.Request) -> web.Response:
         return _json(self._pages.state())

@@ -1,0 +1,88 @@
+{{- /* Name before `-epp`, and of the pool. */ -}}
+{{- define "epp.base" -}}
+{{- .Values.nameOverride | default .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "epp.name" -}}
+{{- printf "%s-epp" (include "epp.base" .) -}}
+{{- end -}}
+
+{{- define "epp.envoyName" -}}
+{{- printf "%s-envoy" (include "epp.base" .) -}}
+{{- end -}}
+
+{{- define "epp.pool" -}}
+{{- .values.pool.name | default (include "epp.base" .root) -}}
+{{- end -}}
+
+{{- define "epp.host" -}}
+{{- printf "%s.%s.svc.%s" (include "epp.name" .root) .root.Release.Namespace .values.clusterDomain -}}
+{{- end -}}
+
+{{- define "epp.account" -}}
+{{- .values.serviceAccount.name | default (ternary (include "epp.name" .root) "default" .values.serviceAccount.create) -}}
+{{- end -}}
+
+{{- /* What a selector selects: never changes between versions. */ -}}
+{{- define "epp.selector" -}}
+app.kubernetes.io/name: epp
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: picker
+{{- end -}}
+
+{{- define "epp.envoySelector" -}}
+app.kubernetes.io/name: epp
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: envoy
+{{- end -}}
+
+{{- define "epp.labels" -}}
+app.kubernetes.io/name: epp
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- /* "true" if the chart makes the InferencePool. */ -}}
+{{- define "epp.makesPool" -}}
+{{- $create := toString .values.pool.create -}}
+{{- if or (eq $create "true") (and (eq $create "auto") (eq .values.mode "gateway")) -}}true{{- end -}}
+{{- end -}}
+
+{{- /* "true" if the picker watches an InferencePool, ours or another's. */ -}}
+{{- define "epp.watchesPool" -}}
+{{- if or (include "epp.makesPool" .) .values.pool.name (and (eq .values.mode "gateway") (not .values.picker.endpoints)) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "epp.sidecar" -}}
+{{- if and (eq .values.mode "standalone") (eq .values.envoy.placement "sidecar") -}}true{{- end -}}
+{{- end -}}
+
+{{- /* The flags as a map of texts; older charts give a list of name and value. */ -}}
+{{- define "epp.flags" -}}
+{{- $flags := .values.picker.flags -}}
+{{- if kindIs "slice" $flags -}}
+{{- $map := dict -}}
+{{- range $flags -}}{{- $_ := set $map .name .value -}}{{- end -}}
+{{- $flags = $map -}}
+{{- end -}}
+{{- range $name, $value := $flags }}
+{{ $name }}: {{ include "epp.text" $value | quote }}
+{{- end -}}
+{{- end -}}
+
+{{- /* A value as text; whole numbers without an exponent. */ -}}
+{{- define "epp.text" -}}
+{{- if kindIs "float64" . -}}
+{{- if eq (floor .) . -}}{{- int64 . -}}{{- else -}}{{- . -}}{{- end -}}
+{{- else if not (kindIs "invalid" .) -}}{{- toString . -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* "true" if the ext_proc port speaks TLS. */ -}}
+{{- define "epp.tls" -}}
+{{- $flags := include "epp.flags" . | fromYaml -}}
+{{- $told := get $flags "secure-serving" | default "true" -}}
+{{- if and .values.picker.tls.enabled (ne $told "false") (not (include "epp.sidecar" .)) -}}true{{- end -}}
+{{- end -}}

@@ -1,0 +1,157 @@
+{{- /* Arguments of `epp serve`, one a line of a YAML list. */ -}}
+{{- define "epp.arguments" -}}
+{{- $v := .values -}}
+{{- $ports := $v.picker.ports -}}
+{{- if include "epp.watchesPool" . }}
+- --pool-name={{ include "epp.pool" . }}
+- --pool-namespace={{ .root.Release.Namespace }}
+- --pool-group={{ $v.pool.group }}
+{{- else if $v.picker.endpoints }}
+- --endpoints={{ join "," $v.picker.endpoints }}
+- --pool-name={{ include "epp.pool" . }}
+{{- else }}
+- --endpoint-selector={{ include "epp.labelSelector" $v.pool.matchLabels }}
+- --endpoint-target-ports={{ include "epp.targetPorts" $v.pool.targetPorts }}
+- --pool-namespace={{ .root.Release.Namespace }}
+{{- end }}
+- --grpc-port={{ int $ports.extProc }}
+- --grpc-health-port={{ int $ports.health }}
+- --metrics-port={{ int $ports.metrics }}
+- --secure-serving={{ include "epp.tls" . | default "false" }}
+{{- if and (include "epp.tls" .) $v.picker.tls.secretName }}
+- --cert-path=/certificates
+{{- end }}
+- --drain-timeout={{ int $v.picker.drainSeconds }}s
+{{- if $v.picker.leaderElection }}
+- --ha-enable-leader-election=true
+{{- end }}
+{{- if $v.tracing.enabled }}
+- --tracing=true
+{{- end }}
+{{- include "epp.scraping" $v.picker.metricsDataSource }}
+{{- with include "epp.configFile" . }}
+- --config-file=/config/{{ . }}
+{{- end }}
+{{- range $name, $_ := $v.configFiles }}
+{{- if hasSuffix ".py" $name }}
+- --plugin-path=/config/{{ $name }}
+{{- end }}
+{{- end }}
+{{- range $name, $value := omit (include "epp.flags" . | fromYaml) "secure-serving" }}
+- {{ printf "--%s=%s" $name $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "epp.labelSelector" -}}
+{{- $pairs := list -}}
+{{- range $key, $value := . -}}{{- $pairs = append $pairs (printf "%s=%s" $key $value) -}}{{- end -}}
+{{- join "," $pairs -}}
+{{- end -}}
+
+{{- define "epp.targetPorts" -}}
+{{- $ports := list -}}
+{{- range . -}}{{- $ports = append $ports (int .number) -}}{{- end -}}
+{{- join "," $ports -}}
+{{- end -}}
+
+{{- define "epp.scraping" -}}
+{{- with .scheme }}
+- --model-server-metrics-scheme={{ . }}
+{{- end }}
+{{- with .path }}
+- --model-server-metrics-path={{ . }}
+{{- end }}
+{{- if hasKey . "insecureSkipVerify" }}
+- --model-server-metrics-https-insecure-skip-verify={{ .insecureSkipVerify }}
+{{- end }}
+{{- end -}}
+
+{{- /* The file that is read as configuration; empty: none, the built-in policy. */ -}}
+{{- define "epp.configFile" -}}
+{{- $v := .values -}}
+{{- if $v.config -}}
+{{- $v.configFile | default "config.yaml" -}}
+{{- else if and $v.configFile (hasKey $v.configFiles $v.configFile) -}}
+{{- $v.configFile -}}
+{{- else if and $v.configFile (ne $v.configFile "default-plugins.yaml") -}}
+{{- fail (printf "configFile: %s is not in configFiles" $v.configFile) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "epp.environment" -}}
+- name: NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- with .values.tracing }}
+{{- if .enabled }}
+- {name: OTEL_SERVICE_NAME, value: {{ include "epp.name" $.root }}}
+- {name: OTEL_TRACES_EXPORTER, value: otlp}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ .otelExporterEndpoint | quote }}}
+- {name: OTEL_TRACES_SAMPLER, value: {{ .sampling.sampler | quote }}}
+- {name: OTEL_TRACES_SAMPLER_ARG, value: {{ .sampling.samplerArg | toString | quote }}}
+{{- end }}
+{{- end }}
+{{- if kindIs "map" .values.picker.env }}
+{{- range $name, $value := .values.picker.env }}
+- {name: {{ $name }}, value: {{ include "epp.text" $value | quote }}}
+{{- end }}
+{{- else if .values.picker.env }}
+{{ toYaml .values.picker.env }}
+{{- end }}
+{{- end -}}
+
+{{- define "epp.probes" -}}
+{{- $port := int .values.picker.ports.health -}}
+startupProbe:
+  grpc: {port: {{ $port }}, service: liveness}
+  periodSeconds: 1
+  failureThreshold: 60
+livenessProbe:
+  grpc: {port: {{ $port }}, service: liveness}
+  periodSeconds: 10
+  timeoutSeconds: 5
+readinessProbe:
+  grpc: {port: {{ $port }}, service: readiness}
+  periodSeconds: 2
+{{- end -}}
+
+{{- define "epp.container" -}}
+{{- $v := .values -}}
+name: epp
+image: {{ printf "%s:%s" $v.image.repository ($v.image.tag | default .root.Chart.AppVersion) }}
+imagePullPolicy: {{ $v.image.pullPolicy }}
+args:
+{{- include "epp.arguments" . | nindent 2 }}
+env:
+{{- include "epp.environment" . | nindent 2 }}
+ports:
+  - {name: grpc, containerPort: {{ int $v.picker.ports.extProc }}}
+  - {name: grpc-health, containerPort: {{ int $v.picker.ports.health }}}
+  - {name: metrics, containerPort: {{ int $v.picker.ports.metrics }}}
+{{- with $v.picker.extraPorts }}
+{{ toYaml . | indent 2 }}
+{{- end }}
+{{ include "epp.probes" . }}
+lifecycle:
+  preStop: {sleep: {seconds: {{ int $v.picker.preStopSeconds }}}}
+resources:
+{{ toYaml $v.picker.resources | indent 2 }}
+securityContext:
+{{ toYaml $v.picker.securityContext | indent 2 }}
+volumeMounts:
+  - {name: tmp, mountPath: /tmp}
+{{- if include "epp.hasConfig" . }}
+  - {name: config, mountPath: /config, readOnly: true}
+{{- end }}
+{{- if and (include "epp.tls" .) $v.picker.tls.secretName }}
+  - {name: certificates, mountPath: /certificates, readOnly: true}
+{{- end }}
+{{- with $v.picker.volumeMounts }}
+{{ toYaml . | indent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "epp.hasConfig" -}}
+{{- if or .values.config .values.configFiles -}}true{{- end -}}
+{{- end -}}

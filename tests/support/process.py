@@ -87,6 +87,15 @@ class Process:
         """
         assert self._child is not None, f"{self.name} is not running"
         self._child.terminate()
+        return self.wait(seconds)
+
+    def wait(self, seconds: float = STOP_SECONDS) -> int:
+        """Wait until it ends by itself; return the exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: it did not end within ``seconds``.
+        """
+        assert self._child is not None, f"{self.name} is not running"
         return self._child.wait(seconds)
 
     def signal(self, number: signal.Signals) -> None:

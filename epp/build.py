@@ -57,6 +57,7 @@ class Parts(msgspec.Struct, frozen=True):
     on_fault: OnFault = _no_fault  #: told of a foreign plugin's fault: its name, a fixed word
     timings: Timings | None = None  #: told what decisions and plugins cost
     tracer: Tracer | None = None  #: makes spans of what the pipeline does; None makes none
+    witness: plugin.Witness | None = None  #: told of every decision
 
 
 def configure(
@@ -251,7 +252,7 @@ class _Builder:
 
     def _scheduler(self, profiles: Mapping[str, Profile], handler: Any) -> Scheduler:
         parts = self._parts
-        scheduler = Scheduler(profiles, handler, parts.emit_scores)
+        scheduler = Scheduler(profiles, handler, parts.emit_scores, parts.witness)
         stopwatch, tracer = self._stopwatch(), parts.tracer
         if tracer is not None:
             scheduler = trace_profiles(scheduler, tracer)

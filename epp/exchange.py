@@ -24,8 +24,9 @@ class Exchange:
     """A routed request and its answer."""
 
     __slots__ = (
-        "_clock", "_first_byte_at", "_observers", "_on_error", "_reservations",
-        "_status", "_streamed", "ended", "pick", "picked_at", "request", "response_bytes", "served", "tail", "usage",
+        "_clock", "_first_byte_at", "_observers", "_on_error", "_reservations", "_status",
+        "_streamed", "attempts", "ended", "flags", "pick", "picked_at", "request",
+        "response_bytes", "served", "tail", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +44,8 @@ class Exchange:
         self.ended = False
         self.served = ""  #: ``host:port`` that served, as the gateway says
         self.usage: Usage | None = None
+        self.attempts: int | None = None  #: endpoints tried, as the gateway says
+        self.flags = ""  #: why the gateway cut it off
         self.tail: Tail | None = None  #: the end of the answer, where it passes through us
         self.picked_at = clock.now()
         self._observers = observers
@@ -119,6 +122,9 @@ class Exchange:
             response_bytes=self.response_bytes,
             streamed=self._streamed,
             usage=self.usage,
+            picked_at=self.picked_at,
+            attempts=self.attempts,
+            flags=self.flags,
         )
         for observer in self._observers:
             try:

@@ -81,6 +81,20 @@ class ProfileResult(msgspec.Struct, frozen=True):
     chosen: tuple[Endpoint, ...]  #: best first; never empty
     candidates: tuple[Endpoint, ...]  #: what was left after the filters
     scores: Sequence[float]  #: ``scores[i]``: weighted sum of ``candidates[i]``
+    filters: Sequence[Filter] = ()  #: those that ran
+    kept: Sequence[Sequence[Endpoint]] = ()  #: what came in, then what each of `filters` left
+    scorers: Sequence[tuple[Scorer, float]] = ()  #: those that ran, with their weights
+    parts: Sequence[Sequence[float]] = ()  #: ``parts[s][i]``: what ``scorers[s]`` said, unweighted
+
+
+class Witness(Protocol):
+    """Is told of every decision with all that led to it (see `observe.receipts`)."""
+
+    def decided(
+        self, request: InferenceRequest, pick: Pick, results: Mapping[str, ProfileResult]
+    ) -> None:
+        """Note a decision before it is booked; ``results`` by profile. Must not keep ``results``."""
+        ...
 
 
 class Profiles(Protocol):

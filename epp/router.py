@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 
+from msgspec import structs
+
 from epp.clock import Clock
 from epp.errors import NoEndpoints
 from epp.exchange import Exchange
@@ -51,7 +53,9 @@ class Router:
         for preparer in line.preparers:
             request = preparer.prepare(request)
         if line.gate.must_wait(request, lambda: self._allowed(arrival)):
+            began = self._clock.now()
             await line.gate.wait(request)
+            request = structs.replace(request, waited=self._clock.now() - began)
         endpoints = self._allowed(arrival)
         for screener in line.screeners:
             endpoints = screener.screen(request, endpoints)

@@ -107,6 +107,7 @@ def time_scheduler(scheduler: Scheduler, stopwatch: Stopwatch) -> Scheduler:
         scheduler.profiles,
         scheduler.handler,
         scheduler.with_scores,
+        scheduler.witness,
         sampled=msgspec.structs.replace(scheduler, profiles=profiles),
         clock=stopwatch.clock,
         timings=stopwatch.timings,

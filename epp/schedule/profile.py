@@ -29,16 +29,22 @@ class Profile(msgspec.Struct, frozen=True):
         Raises:
             Saturated: the filters left nothing.
         """
+        kept = [endpoints]
         for filter_ in self.filters:
             endpoints = filter_.filter(request, endpoints)
+            kept.append(endpoints)
         if not endpoints:
             raise Saturated("no endpoints available for the given request")
         totals = [0.0] * len(endpoints)
+        parts: list[Sequence[float]] = []
         for scorer, weight in self.scorers:
-            if weight:
-                _add(totals, scorer.score(request, endpoints), weight)
+            scores = scorer.score(request, endpoints) if weight else ()
+            parts.append(scores)
+            _add(totals, scores, weight)
         chosen = self.picker.pick(endpoints, totals)
-        return ProfileResult(tuple(chosen), tuple(endpoints), totals)
+        return ProfileResult(
+            tuple(chosen), tuple(endpoints), totals, self.filters, kept, self.scorers, parts
+        )
 
 
 def _add(totals: list[float], scores: Sequence[float], weight: float) -> None:

@@ -7,30 +7,30 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from epp.model import Endpoint, InferenceRequest, Pick
-from epp.plugin import ProfileHandler, ProfileResult
+from epp.plugin import ProfileHandler, ProfileResult, Witness
 from epp.schedule.profile import Profile
 
 
 class Candidates:
     """The profiles, bound to one request's candidates (see `plugin.Profiles`)."""
 
-    __slots__ = ("_endpoints", "_profiles", "_results", "names")
+    __slots__ = ("_endpoints", "_profiles", "names", "results")
 
     def __init__(self, profiles: Mapping[str, Profile], endpoints: Sequence[Endpoint]) -> None:
         self.names: Sequence[str] = tuple(profiles)
         self._profiles = profiles
         self._endpoints = endpoints
-        self._results: dict[str, ProfileResult] = {}
+        self.results: dict[str, ProfileResult] = {}  #: of the last run of each profile
 
     def run(self, name: str, request: InferenceRequest) -> ProfileResult:
         """See `plugin.Profiles.run`."""
         result = self._profiles[name].run(request, self._endpoints)
-        self._results[name] = result
+        self.results[name] = result
         return result
 
     def scores(self, name: str) -> Mapping[str, float] | None:
         """What the last run of a profile gave each candidate, by address; None if it never ran."""
-        result = self._results.get(name)
+        result = self.results.get(name)
         if result is None:
             return None
         pairs = zip(result.candidates, result.scores, strict=True)
@@ -43,6 +43,7 @@ class Scheduler(msgspec.Struct, frozen=True):
     profiles: Mapping[str, Profile]
     handler: ProfileHandler
     with_scores: bool = False  #: fill `Pick.scores`, which costs a dict of every candidate
+    witness: Witness | None = None  #: told of every decision
 
     def pick(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> Pick:
         """Choose where ``request`` goes; ``endpoints`` is not empty.
@@ -53,5 +54,7 @@ class Scheduler(msgspec.Struct, frozen=True):
         candidates = Candidates(self.profiles, endpoints)
         pick = self.handler.handle(request, candidates)
         if self.with_scores and pick.scores is None:
-            return msgspec.structs.replace(pick, scores=candidates.scores(pick.profile))
+            pick = msgspec.structs.replace(pick, scores=candidates.scores(pick.profile))
+        if self.witness is not None:
+            self.witness.decided(request, pick, candidates.results)
         return pick

@@ -271,6 +271,36 @@ def test_spans_of_scorers_and_the_picker_say_what_was_weighed() -> None:
     assert picked["llm_d.epp.picker.chosen"][0] in picked["llm_d.epp.picker.top_endpoints"]
 
 
+FILTERED = """
+plugins:
+- type: label-selector-filter
+  parameters: {matchLabels: {zone: a}}
+- type: queue-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: label-selector-filter
+  - pluginRef: queue-scorer
+    weight: 3
+"""
+
+
+def test_spans_of_filters_say_how_many_they_left_and_of_scorers_their_weight() -> None:
+    labels = [{"zone": "a"}, {"zone": "b"}, {"zone": "a"}]
+    pool = [
+        build.endpoint(f"e{i}", host=f"10.0.0.{i}", labels=each) for i, each in enumerate(labels)
+    ]
+    traced = Traced(FILTERED, endpoints=pool)
+    asked(traced, {"traceparent": SAMPLED})
+    filtered = dict(traced.one("filter_endpoints").attributes or {})
+    assert filtered["llm_d.epp.filter.type"] == "label-selector-filter"
+    assert filtered["llm_d.epp.filter.candidate_endpoints"] == 3
+    assert filtered["llm_d.epp.filter.kept_endpoints"] == 2
+    scored = dict(traced.one("llm_d.epp.scorer.queue-scorer").attributes or {})
+    assert scored["llm_d.epp.scorer.weight"] == 3.0
+    assert scored["llm_d.epp.scorer.candidate_endpoints"] == 2
+
+
 def test_many_streams_at_once_keep_their_spans_apart() -> None:
     traced = Traced()
 

@@ -9,7 +9,10 @@ import sys
 import pytest
 
 from epp.clock import ManualClock
-from epp.telemetry.log import ConsoleFormatter, JsonFormatter, Seldom, level_of
+from epp.model import Ending, Outcome
+from epp.observe.decisions import DecisionLog
+from epp.telemetry.log import ConsoleFormatter, JsonFormatter, Seldom, level_of, set_up
+from tests.support import build
 
 
 def record(text: str = "hello", level: int = logging.INFO, **fields: object) -> logging.LogRecord:
@@ -126,3 +129,48 @@ def test_the_kinds_kept_are_bounded() -> None:
     seldom("a")  # forgotten for "c": said again
     seldom("c")
     assert said == ["a", "b", "c", "a"]
+
+
+def logged(capsys: pytest.CaptureFixture[str], **set_up_options: object) -> list[dict[str, object]]:
+    """What one decision, at verbosity 4, writes to stderr."""
+    root, ours = logging.getLogger(), logging.getLogger("epp")
+    before = (root.handlers[:], root.level, ours.level)
+    try:
+        set_up(4, "json", **set_up_options)  # type: ignore[arg-type]
+        asked = build.request(
+            model="a", target_model="b", objective="batch", priority=-1, prompt=b"secret"
+        )
+        observer = DecisionLog()
+        observer.picked(asked, build.pick("a"))
+        observer.ended(asked, build.pick("a"), Ending(Outcome.COMPLETED, 1.0, status=200))
+    finally:
+        root.handlers[:], root.level, ours.level = before[0], before[1], before[2]
+        root.manager._clear_cache()  # type: ignore[attr-defined]
+    text = capsys.readouterr().err
+    assert "secret" not in text
+    return [json.loads(each) for each in text.splitlines()]
+
+
+ROUTERS = {
+    "x-request-id": "r-1",
+    "objectiveKey": "batch",
+    "incomingModelName": "a",
+    "targetModelName": "b",
+    "priority": -1,
+}
+
+
+def test_a_decision_is_logged_with_the_routers_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    picked, ended = logged(capsys)
+    assert {key: picked[key] for key in ROUTERS} == ROUTERS
+    assert {key: ended[key] for key in ROUTERS} == ROUTERS
+    assert (picked["msg"], picked["destination"]) == ("picked", "10.0.0.1:8000")
+    assert (ended["msg"], ended["outcome"], ended["status"]) == ("ended", "completed", 200)
+    assert set(picked) - set(ROUTERS) == {"level", "ts", "caller", "msg", "destination", "profile"}
+
+
+def test_what_is_logged_within_a_trace_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for trace, keys in (("0af7", ["0af7", "0af7"]), ("", [None, None])):
+        lines = logged(capsys, trace_id=lambda trace=trace: trace)
+        assert [line.get("trace_id") for line in lines] == keys
+        assert lines[0]["x-request-id"] == "r-1"

@@ -8,13 +8,12 @@ stay booked and its cache stays known until it is gone. One that was never ready
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 
 from epp.collect.parse.inference_pools import PoolSpec
-from epp.collect.parse.pods import Family, Pod, endpoints_of, read_pod
+from epp.collect.parse.pods import Pod, endpoints_of
 from epp.model import Endpoint
 from epp.pool import Pool
 
@@ -26,16 +25,12 @@ class Members:
 
     Args:
         pool: what is written.
-        family: which address of a dual-stack pod is used.
-        report: is told what is wrong with one pod; the others go on.
+        report: is told what of a pod cannot be read.
     """
 
-    def __init__(
-        self, pool: Pool, *, family: Family = "", report: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, pool: Pool, *, report: Callable[[str], None] = lambda _: None) -> None:
         self.spec: PoolSpec | None = None  #: what the pool asks for; None as long as there is none
         self._pool = pool
-        self._family = family
         self._report = report
         self._pods: dict[Name, Pod] = {}
         self._endpoints: dict[Name, tuple[Endpoint, ...]] = {}
@@ -47,30 +42,23 @@ class Members:
             for name, pod in self._pods.items():
                 self._apply(name, pod, before=pod)
 
-    def put(self, manifest: Mapping[str, Any]) -> None:
+    def put(self, pod: Pod) -> None:
         """Take a pod as it is now."""
-        name = _name(manifest)
-        try:
-            pod = read_pod(manifest, self._family)
-        except ValueError as error:
-            self._report(f"pod {name[0]}/{name[1]} cannot be read: {error}")
-            self._drop(name)
-            return
+        name = pod.namespace, pod.name
         before = self._pods.get(name)
         if before is not None and before.uid != pod.uid:
             self._drop(name)
             before = None
         if pod.problem and (before is None or before.problem != pod.problem):
-            self._report(f"pod {name[0]}/{name[1]}: {pod.problem}")
+            self._report(f"pod {pod.namespace}/{pod.name}: {pod.problem}")
         self._pods[name] = pod
         self._apply(name, pod, before=before or pod)
 
-    def gone(self, manifest: Mapping[str, Any]) -> None:
+    def gone(self, pod: Pod) -> None:
         """Take away a pod; one that another took the name of is gone already."""
-        name = _name(manifest)
-        uid = (manifest.get("metadata") or {}).get("uid")
-        pod = self._pods.get(name)
-        if pod is not None and uid in (pod.uid, None):
+        name = pod.namespace, pod.name
+        here = self._pods.get(name)
+        if here is not None and here.uid == pod.uid:
             self._drop(name)
 
     def _drop(self, name: Name) -> None:
@@ -116,8 +104,3 @@ def _another_process(before: Pod, after: Pod) -> bool:
         or before.restarts != after.restarts
         or (after.asleep and not before.asleep)
     )
-
-
-def _name(manifest: Mapping[str, Any]) -> Name:
-    about = manifest.get("metadata") or {}
-    return str(about.get("namespace", "")), str(about.get("name", ""))

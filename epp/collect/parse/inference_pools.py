@@ -22,6 +22,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
     ports: tuple[int, ...]  #: of each pod; the place of one in here is its rank
     labels: Mapping[str, str] | None = None  #: a pod must have all; None: it was chosen elsewhere
     problem: str = ""  #: why this can have no endpoints; "" if it can
+    name: str = ""  #: the pool's
 
     def chooses(self, labels: Mapping[str, str]) -> bool:
         """Whether a pod with these labels belongs to it."""
@@ -39,7 +40,8 @@ def read_pool(manifest: Mapping[str, Any]) -> PoolSpec:
         problem = "its selector names no label, so it has no pods"
     elif not ports:
         problem = "it names no target port, so its pods have no endpoints"
-    return PoolSpec(ports, labels, problem)
+    name = str(_mapping(manifest.get("metadata")).get("name", ""))
+    return PoolSpec(ports, labels, problem, name)
 
 
 def parse_ports(text: str) -> tuple[int, ...]:

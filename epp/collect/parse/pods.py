@@ -137,6 +137,16 @@ def read_pod(manifest: Mapping[str, Any], family: Family = "") -> Pod:
     )
 
 
+def as_pod(manifest: Mapping[str, Any], family: Family = "") -> Pod:
+    """Read one pod; one that cannot be read is a pod without an address, and says why."""
+    try:
+        return read_pod(manifest, family)
+    except ValueError as error:
+        about = manifest.get("metadata") or {}
+        uid, namespace, name = (str(about.get(key, "")) for key in ("uid", "namespace", "name"))
+        return Pod(uid, namespace, name, problem=str(error))
+
+
 def endpoints_of(pod: Pod, ports: tuple[int, ...]) -> tuple[Endpoint, ...]:
     """Return the endpoints of a pod with an address; ``ports`` are the pool's, in order."""
     return tuple(

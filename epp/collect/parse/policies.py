@@ -7,7 +7,7 @@ a rewrite's targets either all have weights or none has: if some have, the other
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -67,6 +67,28 @@ class Policy(msgspec.Struct, frozen=True):
     priority: int = 0
     rules: tuple[tuple[tuple[str, ...], Split], ...] = ()  #: models ((): any) and their targets
     problem: str = ""  #: what of it does nothing
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One object of a collection: what it says, and what its status says of it."""
+
+    name: str
+    policy: Policy | None = None  #: None: it is for another pool, or cannot be read
+    unreadable: str = ""  #: why it cannot be read
+    generation: int = 0
+    conditions: tuple[Mapping[str, Any], ...] = ()
+
+
+def see(manifest: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Policy | None]) -> Seen:
+    """Read one object with ``read``; one that cannot be read says why, and does nothing."""
+    about, status = manifest.get("metadata") or {}, manifest.get("status") or {}
+    name = str(about.get("name", ""))
+    try:
+        policy = read(manifest)
+    except ValueError as error:
+        return Seen(name, unreadable=str(error))
+    conditions = tuple(status.get("conditions") or ())
+    return Seen(name, policy, "", int(about.get("generation") or 0), conditions)
 
 
 def read_objective(manifest: Mapping[str, Any], pool: PoolName) -> Policy | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from epp.collect.kube.members import Members
 from epp.collect.parse.inference_pools import PoolSpec, read_pool
+from epp.collect.parse.pods import as_pod
 from epp.pool import Pool
 from tests.support import build
 from tests.support.pods import LABELS, inference_pool, pod
@@ -25,7 +26,7 @@ class Here:
         self.members.follow(spec)
 
     def put(self, *args: Any, **facts: Any) -> None:
-        self.members.put(pod(*args, **facts))
+        self.members.put(as_pod(pod(*args, **facts)))
 
     @property
     def known(self) -> list[str]:
@@ -96,7 +97,7 @@ def test_a_terminating_pod_drains_and_is_forgotten_when_it_is_gone() -> None:
     assert (here.known, here.asked, here.forgotten) == (["10.0.0.1:8000"], [], [])
     here.put(deleting=True, ready=False)
     assert here.known == ["10.0.0.1:8000"]
-    here.members.gone(pod(deleting=True))
+    here.members.gone(as_pod(pod(deleting=True)))
     assert (here.known, here.forgotten) == ([], ["uid-a:8000"])
 
 
@@ -143,7 +144,7 @@ def test_a_pod_that_cannot_be_read_is_left_out_and_the_others_go_on() -> None:
     here.put("a")
     odd = pod("b", "10.0.0.2")
     odd["status"]["podIP"] = "not an address"
-    here.members.put(odd)
+    here.members.put(as_pod(odd))
     here.put("c", "10.0.0.3")
     assert here.asked == ["10.0.0.1:8000", "10.0.0.3:8000"]
     assert "default/b" in here.heard[0]
@@ -161,7 +162,7 @@ def test_a_pods_late_deletion_does_not_touch_its_successor() -> None:
     here.put("a", "10.0.0.1", uid="old")
     here.put("a", "10.0.0.2", uid="new")
     assert here.known == ["10.0.0.2:8000"]
-    here.members.gone(pod("a", "10.0.0.1", uid="old"))
+    here.members.gone(as_pod(pod("a", "10.0.0.1", uid="old")))
     assert (here.known, here.forgotten) == (["10.0.0.2:8000"], ["old:8000"])
 
 

@@ -16,7 +16,7 @@ from epp.config.units import parse_duration, parse_quantity
 from epp.errors import ConfigError
 from epp.options import ServeOptions
 
-VERBS = ("serve", "check", "engine", "gateway", "demo", "bench")
+VERBS = ("serve", "check", "engine", "gateway", "demo", "bench", "top")
 
 
 class Parser(argparse.ArgumentParser):
@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     _gateway(verbs)
     _demo(verbs)
     _bench(verbs)
+    _top(verbs)
     return parser
 
 
@@ -290,6 +291,27 @@ def _run_bench(parsed: argparse.Namespace) -> int:
     from epp.bench import run as bench  # noqa: PLC0415
 
     return bench.run(parsed)
+
+
+def _top(verbs: Any) -> None:
+    top = verbs.add_parser("top", help="show what a running picker does, each second")
+    top.add_argument(
+        "--admin", default="http://127.0.0.1:9090", metavar="URL", help="its metrics port"
+    )
+    top.add_argument("--once", action="store_true", help="print once, all pods, and exit")
+    top.add_argument(
+        "--sort", default="name", metavar="COLUMN",
+        choices=("name", "state", "running", "waiting", "kv_usage", "in_flight",
+                 "in_flight_tokens", "requests_per_second", "error_share", "hit_rate", "age"),
+        help="name, state, or a number, largest first: %(choices)s",
+    )  # fmt: skip
+    top.set_defaults(run=_run_top)
+
+
+def _run_top(parsed: argparse.Namespace) -> int:
+    from epp import top  # noqa: PLC0415
+
+    return top.run(parsed)
 
 
 # --- argument types ----------------------------------------------------------------

@@ -1,0 +1,225 @@
+"""``epp top``: the live page's numbers in a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from epp.errors import ConfigError
+
+PERIOD_SECONDS = 1.0
+PATIENCE_SECONDS = 3.0
+BLOCKS = "▁▂▃▄▅▆▇█"
+NONE = "–"  #: not measured
+ABOVE = 9  #: lines that are not pods
+STYLES = {"ready": "green", "unreachable": "red"}
+HEADS = {
+    "name": "POD",
+    "state": "STATE",
+    "running": "RUNNING",
+    "waiting": "WAITING",
+    "kv_usage": "KV",
+    "in_flight": "IN FLIGHT",
+    "in_flight_tokens": "TOKENS",
+    "requests_per_second": "REQ/S",
+    "error_share": "ERRORS",
+    "hit_rate": "PREFIX HIT",
+    "age": "SCRAPED",
+}
+
+Pod = Mapping[str, Any]
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """See `epp.page.live.Summary`."""
+
+    requests_per_second: float | None = None
+    error_share: float | None = None
+    hit_rate: float | None = None
+    engine_hit_rate: float | None = None
+    ttft_p50: float | None = None
+    ttft_p99: float | None = None
+    decision_p50: float | None = None
+    decision_p99: float | None = None
+
+
+class History(msgspec.Struct, frozen=True):
+    """What of `epp.page.live.History` is drawn."""
+
+    requests_per_second: list[float | None] = []
+    hit_rate: list[float | None] = []
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What ``/debug/live`` says; what an older picker does not tell is not measured."""
+
+    pool: str
+    ready: bool
+    summary: Summary
+    in_flight: int
+    states: dict[str, int]
+    history: History
+    columns: list[str]
+    pods: list[list[Any]]
+
+    def table(self) -> list[Pod]:
+        """The pods by column."""
+        return [dict(zip(self.columns, pod, strict=True)) for pod in self.pods]
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Show the picker at ``parsed.admin`` until interrupted, or once; return the exit status.
+
+    Raises:
+        ConfigError: with ``--once``, the picker gives no usable answer.
+    """
+    console = Console()
+    if parsed.once:
+        for part in render(ask(parsed.admin), sort=parsed.sort, rows=None):
+            console.print(part)
+        return 0
+    with contextlib.suppress(KeyboardInterrupt):
+        _follow(parsed, console)
+    return 0
+
+
+def ask(admin: str) -> Answer:
+    """Ask the picker whose admin port is at the URL ``admin``.
+
+    Raises:
+        ConfigError: it does not answer within `PATIENCE_SECONDS`, or not as a picker does.
+    """
+    url = f"{admin if '://' in admin else f'http://{admin}'}".rstrip("/") + "/debug/live"
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{url} is not an http URL")
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 - checked
+            return msgspec.json.decode(answer.read(), type=Answer)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ConfigError(f"{url} does not answer as a picker does: {error}") from error
+
+
+def render(answer: Answer, *, sort: str, rows: int | None) -> Sequence[RenderableType]:
+    """Lay an answer out, with at most ``rows`` pods, all if None."""
+    return [_head(answer), _summary(answer), Text(), pods_table(answer.table(), sort, rows)]
+
+
+def ordered(pods: Sequence[Pod], column: str) -> list[Pod]:
+    """Sort: words upwards, numbers from the largest; what is not measured comes last."""
+    named = sorted(pods, key=lambda pod: str(pod["name"]))
+    if column in ("name", "state"):
+        return sorted(named, key=lambda pod: str(pod[column]))
+    return sorted(named, key=lambda pod: (pod[column] is None, -(pod[column] or 0.0)))
+
+
+def pods_table(pods: Sequence[Pod], sort: str, rows: int | None) -> Table:
+    """One line a pod."""
+    left = 0 if rows is None else max(len(pods) - rows, 0)
+    caption = f"{left} more; --sort chooses which come first" if left else None
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", caption=caption)
+    for column, head in HEADS.items():
+        justify: Any = "left" if column in ("name", "state") else "right"
+        table.add_column(head, justify=justify, no_wrap=True)
+    for pod in ordered(pods, sort)[:rows]:
+        table.add_row(*_cells(pod))
+    return table
+
+
+def line(points: Sequence[float | None], *, most: float = 0.0) -> str:
+    """A row of blocks, the tallest for the largest value; a blank where nothing was measured."""
+    told = [point for point in points if point is not None]
+    top = max([most, *told]) or 1.0
+    steps = len(BLOCKS) - 1
+    return "".join(" " if p is None else BLOCKS[round(p / top * steps)] for p in points)
+
+
+def _follow(parsed: argparse.Namespace, console: Console) -> None:
+    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        while True:
+            began = time.monotonic()
+            try:
+                rows = max(console.height - ABOVE, 1)
+                parts = render(ask(parsed.admin), sort=parsed.sort, rows=rows)
+            except ConfigError as error:
+                parts = [Text(str(error), style="red")]
+            live.update(Group(*parts), refresh=True)
+            time.sleep(max(PERIOD_SECONDS - (time.monotonic() - began), 0.1))
+
+
+def _head(answer: Answer) -> Text:
+    states = ", ".join(f"{count} {state}" for state, count in answer.states.items() if count)
+    ready = ("ready", "green") if answer.ready else ("not ready", "red")
+    return Text.assemble(
+        (f"pool {answer.pool}  ", "bold"), ready, f"  pods: {states or 'none'}  ",
+        f"in flight: {answer.in_flight}",
+    )  # fmt: skip
+
+
+def _summary(answer: Answer) -> Table:
+    summary, history = answer.summary, answer.history
+    table = Table.grid(padding=(0, 3, 0, 0))
+    table.add_row(
+        "requests/s", _number(summary.requests_per_second), line(history.requests_per_second)
+    )
+    table.add_row("prefix hit rate", _hits(summary), line(history.hit_rate, most=1.0))
+    table.add_row("errors", _percent(summary.error_share))
+    table.add_row("time to first byte", _pair(summary.ttft_p50, summary.ttft_p99))
+    table.add_row("time of a decision", _pair(summary.decision_p50, summary.decision_p99))
+    return table
+
+
+def _hits(summary: Summary) -> str:
+    told = summary.engine_hit_rate
+    return _percent(summary.hit_rate) + ("" if told is None else f" (engines: {_percent(told)})")
+
+
+def _cells(pod: Pod) -> list[Text]:
+    age = pod["age"]
+    return [
+        Text(str(pod["name"])),
+        Text(str(pod["state"]), style=STYLES.get(pod["state"], "yellow")),
+        *(Text(_whole(pod[name])) for name in ("running", "waiting")),
+        Text(_short(pod["kv_usage"])),
+        *(Text(_whole(pod[name])) for name in ("in_flight", "in_flight_tokens")),
+        Text(f"{pod['requests_per_second']:.1f}"),
+        Text(_short(pod["error_share"])),
+        Text(_short(pod["hit_rate"])),
+        Text(NONE if age is None else f"{age:.1f} s"),
+    ]
+
+
+def _whole(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def _short(share: float | None) -> str:
+    return NONE if share is None else f"{share:.1%}"
+
+
+def _percent(share: float | None) -> str:
+    return "not measured" if share is None else f"{share:.1%}"
+
+
+def _number(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:,.1f}"
+
+
+def _pair(median: float | None, high: float | None) -> str:
+    if median is None or high is None:
+        return "not measured"
+    return f"p50 {_seconds(median)}, p99 {_seconds(high)}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.3g} ms"

@@ -29,7 +29,7 @@ from epp.extproc.budget import BodyBudget
 from epp.extproc.messages import Body, Event, Head, Reporting, RequestReady, Side
 from epp.extproc.session import Part, Session
 from epp.headers import REQUEST_ID
-from epp.model import Arrival, Outcome
+from epp.model import Arrival, Outcome, Pick
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +77,10 @@ class Tracing(Protocol):
 
     def began(self, headers: Mapping[str, str]) -> None:
         """A request's head came."""
+        ...
+
+    def routed(self, exchange: Exchange) -> Pick:
+        """The request was routed; return its pick with what is to be told upstream."""
         ...
 
     def refused(self, error: EppError) -> None:
@@ -241,7 +245,9 @@ class _Stream:
         event = session.silence() if data is None else self._receive(data)
         if type(event) is RequestReady:
             self._exchange = exchange = await self._service.router.route(event.arrival)
-            session.accept(exchange.pick, exchange.request.body)
+            tracing = self._service.tracing
+            pick = exchange.pick if tracing is None else tracing.routed(exchange)
+            session.accept(pick, exchange.request.body)
             replies = session.replies()
             last = replies.pop()
             for reply in replies:

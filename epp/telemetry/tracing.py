@@ -32,7 +32,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from epp.errors import EppError
 from epp.exchange import Exchange
-from epp.model import Arrival
+from epp.model import Arrival, Pick
 from epp.observe.spans import DROPPED_REASON, OUTCOME, STATUS_CODE, SpanObserver, Value
 from epp.telemetry.trace_settings import TraceSettings
 from epp.traced import NOTHING
@@ -137,21 +137,23 @@ class Tracing:
         _root.set(None)
         _innermost.set(None)
 
-    def routed(self, exchange: Exchange) -> None:
-        """Name the span as the parent of what follows; let the exchange end it."""
-        span = _root.get()
+    def routed(self, exchange: Exchange) -> Pick:
+        """Let the exchange end the span; return the pick, with the span as the next one's parent.
+
+        The exchange keeps its own pick: observers may know it by its identity.
+        """
+        pick, span = exchange.pick, _root.get()
         if span is None:
-            return
-        carrier: dict[str, str] = {}
-        self._propagator.inject(carrier, span.context)
-        pick = exchange.pick
-        exchange.pick = msgspec.structs.replace(pick, headers={**pick.headers, **carrier})
+            return pick
         span.followed = True
         if span.recording:
             span.set("llm_d.epp.target_model", exchange.request.target_model)
             span.set("llm_d.epp.priority", exchange.request.priority)
             span.set("llm_d.epp.destination", pick.destination)
-        exchange.listen(SpanObserver(span))
+            exchange.listen(SpanObserver(span))
+        carrier: dict[str, str] = {}
+        self._propagator.inject(carrier, span.context)
+        return msgspec.structs.replace(pick, headers={**pick.headers, **carrier})
 
     def trace_id(self) -> str:
         """The trace of this task's request, as 32 hex digits; '' if there is none."""
@@ -200,14 +202,10 @@ class _TracedRoutes:
         self._tracing = tracing
 
     async def route(self, arrival: Arrival) -> Exchange:
-        tracing = self._tracing
-        if tracing.recording:
-            with tracing.child("gateway.request_orchestration"):
-                exchange = await self._inner.route(arrival)
-        else:
-            exchange = await self._inner.route(arrival)
-        tracing.routed(exchange)
-        return exchange
+        if not self._tracing.recording:
+            return await self._inner.route(arrival)
+        with self._tracing.child("gateway.request_orchestration"):
+            return await self._inner.route(arrival)
 
 
 def start(settings: TraceSettings) -> Tracing:

@@ -1,0 +1,173 @@
+"""The live page as a person sees it, in headless Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from epp.clock import SystemClock
+from epp.ledger import Ledger
+from epp.model import Endpoint, EndpointId
+from epp.page.board import Board
+from epp.pool import Pool
+from epp.telemetry.admin import AdminPages, AdminServer
+from epp.telemetry.metrics import Metrics
+from tests.support import browser, build
+from tests.support.browser import Page
+
+Look = Callable[[Page, Pool], Coroutine[Any, Any, None]]
+
+
+def pods(count: int) -> list[Endpoint]:
+    """Pods whose running requests are their number; ``pod-1`` has not been scraped."""
+    now = SystemClock().now()
+    return [
+        build.endpoint(
+            f"pod-{i}",
+            host=f"10.0.{i // 250}.{i % 250}",
+            draining=i == 2,
+            queued=None,
+            load=None if i == 1 else build.load(at=now, running=i, queued=0, kv_usage=0.25),
+        )
+        for i in range(count)
+    ]
+
+
+def look(folder: Path, endpoints: list[Endpoint], step: Look) -> None:
+    async def main() -> None:
+        metrics, pool, ledger = Metrics(process=False), Pool("llama"), Ledger()
+        for endpoint in endpoints:
+            pool.put(endpoint)
+        board = Board(pool, ledger, metrics.store, SystemClock())
+        ledger.reserve(endpoints[0], 700)
+        pages = AdminPages(lambda: True, dict, pool.snapshot, dict, live=board.answer)
+        server = AdminServer("127.0.0.1", 0, metrics, pages)
+        port = await server.start()
+        try:
+            async with browser.opened(f"http://127.0.0.1:{port}/", folder) as page:
+                await page.until("document.querySelector('#ready')?.innerText === 'ready'")
+                await step(page, pool)
+                assert page.complaints == []
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+def test_it_shows_pods_and_a_dash_for_what_is_not_measured(tmp_path: Path) -> None:
+    async def step(page: Page, pool: Pool) -> None:
+        assert await page.column(1) == ["pod-0", "pod-1", "pod-2", "pod-3"]
+        assert await page.column(2) == ["ready", "stale", "draining", "ready"]
+        assert await page.column(3) == ["0", "–", "2", "3"]
+        assert await page.column(5) == ["25.0 %", "–", "25.0 %", "25.0 %"]
+        assert await page.column(6) == ["1", "0", "0", "0"]
+        assert await page.column(7) == ["700", "0", "0", "0"]
+        assert await page.text("#pool") == "llama"
+        assert await page.text("#hits") == "not measured"
+        assert await page.text("#ttft") == "not measured"
+        assert await page.text("#flight") == "1"
+        assert await page.text("#states") == "2 ready, 1 draining, 1 stale"
+
+    look(tmp_path, pods(4), step)
+
+
+def test_it_follows_what_changes(tmp_path: Path) -> None:
+    async def step(page: Page, pool: Pool) -> None:
+        pool.set_reachable(EndpointId("pod-0"), reachable=False)
+        await page.until("document.querySelector('#pods td').innerText === 'unreachable'")
+
+    look(tmp_path, pods(1), step)
+
+
+def test_a_thousand_pods_are_sorted_filtered_and_turned_by_the_page(tmp_path: Path) -> None:
+    async def step(page: Page, pool: Pool) -> None:
+        assert len(await page.column(1)) == 50
+        assert await page.text("#page") == "page 1 of 20"
+        await page.click("#pods thead th:nth-child(3) button")
+        assert (await page.column(1))[:3] == ["pod-999", "pod-998", "pod-997"]
+        assert (
+            await page.value("document.querySelector('[aria-sort=descending]').innerText")
+            == "Running"
+        )
+        await page.click("#next")
+        assert (await page.column(1))[0] == "pod-949"
+        await page.fill("#filter", "pod-99")
+        assert (await page.column(1))[0] == "pod-999"
+        assert await page.text("#shown") == "11 of 1000"  # pod-99 and pod-990 to pod-999
+        await page.fill("#filter", "")
+        await page.fill("#state", "draining")
+        assert await page.column(1) == ["pod-2"]
+        assert await page.value("document.querySelector('#decisions').hidden") is True
+
+    look(tmp_path, pods(1000), step)
+
+
+def test_what_is_not_measured_is_sorted_last_both_ways(tmp_path: Path) -> None:
+    async def step(page: Page, pool: Pool) -> None:
+        await page.click("#pods thead th:nth-child(3) button")
+        assert (await page.column(1))[-1] == "pod-1"
+        await page.click("#pods thead th:nth-child(3) button")
+        assert (await page.column(1))[-1] == "pod-1"
+        assert (await page.column(1))[0] == "pod-0"
+
+    look(tmp_path, pods(4), step)
+
+
+def test_a_pods_name_is_text_whatever_it_holds(tmp_path: Path) -> None:
+    name = "<img src=x onerror=alert(1)>"
+
+    async def step(page: Page, pool: Pool) -> None:
+        assert await page.column(1) == [name]
+        assert await page.value("document.images.length") == 0
+
+    look(tmp_path, [msgspec.structs.replace(pods(1)[0], name=name)], step)
+
+
+def test_a_script_that_is_not_the_pages_own_does_not_run(tmp_path: Path) -> None:
+    async def step(page: Page, pool: Pool) -> None:
+        await page.value(
+            "(() => { const it = document.createElement('script');"
+            " it.textContent = 'window.intruder = 1'; document.head.append(it); })()"
+        )
+        assert await page.value("window.intruder ?? 0") == 0
+        assert "Content Security Policy" in page.complaints.pop()
+
+    look(tmp_path, pods(1), step)
+
+
+def test_it_says_when_the_picker_does_not_answer(tmp_path: Path) -> None:
+    async def step(page: Page, pool: Pool) -> None:
+        await page.value("window.fetch = () => Promise.reject(new Error('gone'))")
+        await page.until("document.querySelector('#ready').innerText.startsWith('no answer since')")
+        assert await page.column(1) == ["pod-0"]  # what was known stays, dimmed
+        assert await page.value("document.body.classList.contains('old')") is True
+
+    look(tmp_path, pods(1), step)
+
+
+def test_a_theme_is_chosen_and_kept(tmp_path: Path) -> None:
+    async def step(page: Page, pool: Pool) -> None:
+        ground = "getComputedStyle(document.body).backgroundColor"
+        await page.fill("#theme", "light")
+        assert await page.value(ground) == "rgb(245, 246, 248)"
+        await page.fill("#theme", "dark")
+        assert await page.value(ground) == "rgb(17, 21, 26)"
+        await page.call("Page.reload")
+        await page.until("document.querySelector('#theme')?.value === 'dark'")
+        await page.until(f"{ground} === 'rgb(17, 21, 26)'")
+
+    look(tmp_path, pods(1), step)
+
+
+def test_a_picture_can_be_taken(tmp_path: Path) -> None:
+    async def step(page: Page, pool: Pool) -> None:
+        picture = tmp_path / "page.png"
+        await page.picture(picture)
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert len(picture.read_bytes()) > 10_000
+
+    look(tmp_path, pods(60), step)

@@ -101,7 +101,7 @@ def test_a_picker_restarted_under_load_costs_no_request_where_the_gateway_fails_
     with Stack(tmp_path, mode=mode, backends=3, gateway=OPEN) as stack:
 
         async def run() -> tuple[int, list[Any]]:
-            async with steady(stack.port, QUICK, size=QUICK_BYTES) as load:
+            async with steady(stack.port, QUICK, clients=6, size=QUICK_BYTES) as load:
                 await asyncio.sleep(0.3)
                 assert await asyncio.to_thread(stack.picker.stop) == 0
                 await asyncio.sleep(0.3)
@@ -122,8 +122,13 @@ def test_a_picker_restarted_under_load_costs_no_request_where_the_gateway_fails_
 
 def test_thousands_of_requests_on_kept_connections_leave_nothing_behind(stack: Stack) -> None:
     before, reaped = ended(stack), stack.state()["reaped"]
-    answers = asyncio.run(keep_alive(stack.port, http2, connections=50, each=64))
-    assert {answer.status for answer in answers} == {200}
+
+    async def run() -> list[http1.Answer]:
+        both = (keep_alive(stack.port, c, connections=25, each=64) for c in (http1, http2))
+        old, new = await asyncio.gather(*both)
+        return [*old, *new]
+
+    assert {answer.status for answer in asyncio.run(run())} == {200}
     stack.wait_idle()
     assert ended(stack)["completed"] - before.get("completed", 0) == 3_200
     assert {**ended(stack), "completed": 0} == {**before, "completed": 0}

@@ -36,7 +36,7 @@ async def one(port: int, headers: Mapping[str, str], *, number: int, size: int =
     began = asyncio.get_running_loop().time()
     try:
         prompt = b'{"model":"m","prompt":"%d"}' % number
-        answer = await client.request(port, "POST", CHAT, headers, prompt)  # type: ignore[attr-defined]
+        answer = await client.request(port, "POST", CHAT, headers, prompt)
     except BROKEN:
         return Result(0, intact=False, seconds=asyncio.get_running_loop().time() - began)
     return Result(

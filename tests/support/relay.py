@@ -12,10 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from typing import Self
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
 
 READ_BYTES = 2**16
 WAIT_SECONDS = 5.0
+
+Value = TypeVar("Value")
 
 
 class Relay:
@@ -43,9 +46,9 @@ class Relay:
 
     def cut(self) -> int:
         """End every connection; return how many there were."""
-        return int(self._run(self._cut()))
+        return self._run(self._cut())
 
-    def _run(self, work):  # type: ignore[no-untyped-def]
+    def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_SECONDS)
 
     async def _cut(self) -> int:

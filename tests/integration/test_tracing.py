@@ -301,6 +301,28 @@ def test_spans_of_filters_say_how_many_they_left_and_of_scorers_their_weight() -
     assert scored["llm_d.epp.scorer.candidate_endpoints"] == 2
 
 
+class Identities:
+    """An observer that knows exchanges by the identity of their pick."""
+
+    def __init__(self) -> None:
+        self.open: set[int] = set()
+        self.strangers = 0
+
+    def picked(self, request: Any, pick: Any) -> None:
+        self.open.add(id(pick))
+
+    def ended(self, request: Any, pick: Any, ending: Any) -> None:
+        self.strangers += id(pick) not in self.open
+        self.open.discard(id(pick))
+
+
+@pytest.mark.parametrize("parent", [SAMPLED, UNSAMPLED])
+def test_observers_meet_the_pick_again_that_they_heard_of(parent: str) -> None:
+    observer = Identities()
+    asked(Traced(observers=(observer,)), {"traceparent": parent})
+    assert (observer.open, observer.strangers) == (set(), 0)
+
+
 def test_many_streams_at_once_keep_their_spans_apart() -> None:
     traced = Traced()
 

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from epp.build import Parts, configure
 from epp.clock import ManualClock
 from epp.exchange import Exchange
+from epp.plugin import Observer
 from epp.telemetry.trace_settings import TraceSettings
 from epp.telemetry.tracing import Tracing, provider_of
 from tests.support.ext_proc import Picker
@@ -35,7 +36,14 @@ class NoTimings:
 class Traced:
     """A picker with the default configuration, and the spans it has ended."""
 
-    def __init__(self, config: str | None = None, *, ratio: float = 0.0, **picker: Any) -> None:
+    def __init__(
+        self,
+        config: str | None = None,
+        *,
+        ratio: float = 0.0,
+        observers: tuple[Observer, ...] = (),
+        **picker: Any,
+    ) -> None:
         self._exporter = InMemorySpanExporter()
         settings = TraceSettings("otlp", service_name="picker", ratio=ratio)
         self.tracing = Tracing(provider_of(settings, SimpleSpanProcessor(self._exporter)))
@@ -47,6 +55,7 @@ class Traced:
             ledger=self.picker.ledger,
             pool=self.picker.pool,
             timings=NoTimings(),
+            extra_observers=observers,
             tracer=self.tracing,
         )
         _, self.pipeline = configure(config, parts)

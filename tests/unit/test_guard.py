@@ -11,7 +11,7 @@ import pytest
 from epp import guard, plugin
 from epp.clock import ManualClock
 from epp.errors import Saturated
-from epp.model import Endpoint, InferenceRequest, Pick
+from epp.model import Endpoint, InferenceRequest, Pick, Usage
 from epp.plugin import ProfileResult
 from tests.support import build
 
@@ -65,6 +65,19 @@ METHODS: list[tuple[str, tuple[Any, ...], Any, list[Any]]] = [
     ("saturation", ((A, B),), 0.0, []),
     ("answer_headers", (REQUEST, Pick((A,)), ""), {}, [None, {"x": 5}, ["x"]]),
     ("add_headers", (REQUEST, Pick((A,))), {}, [None, {5: "x"}]),
+    (
+        "report",
+        (REQUEST, Pick((A,)), Usage()),
+        {},
+        [
+            None,
+            {"space": None},
+            {"space": {"x": float("nan")}},
+            {"space": {"x": "1"}},
+            {"space": {5: 1.0}},
+            {5: {"x": 1.0}},
+        ],
+    ),
 ]
 BY_METHOD = [pytest.param(*row[:3], id=row[0]) for row in METHODS]
 

@@ -27,16 +27,28 @@ STYLES = {"ready": "green", "unreachable": "red"}
 HEADS = {
     "name": "POD",
     "state": "STATE",
-    "running": "RUNNING",
-    "waiting": "WAITING",
+    "running": "RUN",
+    "waiting": "WAIT",
     "kv_usage": "KV",
-    "in_flight": "IN FLIGHT",
+    "in_flight": "FLIGHT",
     "in_flight_tokens": "TOKENS",
     "requests_per_second": "REQ/S",
     "error_share": "ERRORS",
-    "hit_rate": "PREFIX HIT",
+    "hit_rate": "HIT",
     "age": "SCRAPED",
 }
+COUNTS = ("running", "waiting", "in_flight", "in_flight_tokens")
+WIDE_ONLY = ("in_flight_tokens", "age")  #: columns left out of narrow terminals
+GAP = 2  #: blanks between columns
+LEAST = {
+    "state": 11,
+    "kv_usage": 6,
+    "error_share": 6,
+    "hit_rate": 6,
+    "in_flight_tokens": 9,
+}  #: characters that a number is never cut to less than
+WIDE = 100  #: characters from which there is room for all columns
+FILE_WIDTH = 240  #: characters of a line where no terminal says: no name is cut
 
 Pod = Mapping[str, Any]
 
@@ -59,6 +71,14 @@ class History(msgspec.Struct, frozen=True):
 
     requests_per_second: list[float | None] = []
     hit_rate: list[float | None] = []
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What of an answer is shown."""
+
+    sort: str = "name"  #: a column
+    rows: int | None = None  #: most pods; all if None
+    width: int = FILE_WIDTH  #: characters of a line
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -85,8 +105,10 @@ def run(parsed: argparse.Namespace) -> int:
         ConfigError: with ``--once``, the picker gives no usable answer.
     """
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_WIDTH)
     if parsed.once:
-        for part in render(ask(parsed.admin), sort=parsed.sort, rows=None):
+        for part in render(ask(parsed.admin), View(sort=parsed.sort, width=console.width)):
             console.print(part)
         return 0
     with contextlib.suppress(KeyboardInterrupt):
@@ -110,9 +132,9 @@ def ask(admin: str) -> Answer:
         raise ConfigError(f"{url} does not answer as a picker does: {error}") from error
 
 
-def render(answer: Answer, *, sort: str, rows: int | None) -> Sequence[RenderableType]:
-    """Lay an answer out, with at most ``rows`` pods, all if None."""
-    return [_head(answer), _summary(answer), Text(), pods_table(answer.table(), sort, rows)]
+def render(answer: Answer, view: View) -> Sequence[RenderableType]:
+    """Lay an answer out."""
+    return [_head(answer), _summary(answer), Text(), pods_table(answer.table(), view)]
 
 
 def ordered(pods: Sequence[Pod], column: str) -> list[Pod]:
@@ -123,16 +145,22 @@ def ordered(pods: Sequence[Pod], column: str) -> list[Pod]:
     return sorted(named, key=lambda pod: (pod[column] is None, -(pod[column] or 0.0)))
 
 
-def pods_table(pods: Sequence[Pod], sort: str, rows: int | None) -> Table:
+def pods_table(pods: Sequence[Pod], view: View) -> Table:
     """One line a pod."""
-    left = 0 if rows is None else max(len(pods) - rows, 0)
+    left = 0 if view.rows is None else max(len(pods) - view.rows, 0)
     caption = f"{left} more; --sort chooses which come first" if left else None
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", caption=caption)
-    for column, head in HEADS.items():
+    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="bold", caption=caption)
+    columns = [name for name in HEADS if view.width >= WIDE or name not in WIDE_ONLY]
+    for column in columns:
         justify: Any = "left" if column in ("name", "state") else "right"
-        table.add_column(head, justify=justify, no_wrap=True)
-    for pod in ordered(pods, sort)[:rows]:
-        table.add_row(*_cells(pod))
+        most = max(view.width - sum(map(_width, columns)), 12) if column == "name" else None
+        least = None if column == "name" else _width(column) - GAP
+        table.add_column(
+            HEADS[column], justify=justify, no_wrap=True, min_width=least, max_width=most
+        )
+    for pod in ordered(pods, view.sort)[: view.rows]:
+        cells = _cells(pod)
+        table.add_row(*(cells[column] for column in columns))
     return table
 
 
@@ -150,7 +178,8 @@ def _follow(parsed: argparse.Namespace, console: Console) -> None:
             began = time.monotonic()
             try:
                 rows = max(console.height - ABOVE, 1)
-                parts = render(ask(parsed.admin), sort=parsed.sort, rows=rows)
+                view = View(sort=parsed.sort, rows=rows, width=console.width)
+                parts = render(ask(parsed.admin), view)
             except ConfigError as error:
                 parts = [Text(str(error), style="red")]
             live.update(Group(*parts), refresh=True)
@@ -184,19 +213,22 @@ def _hits(summary: Summary) -> str:
     return _percent(summary.hit_rate) + ("" if told is None else f" (engines: {_percent(told)})")
 
 
-def _cells(pod: Pod) -> list[Text]:
+def _cells(pod: Pod) -> Mapping[str, Text]:
     age = pod["age"]
-    return [
-        Text(str(pod["name"])),
-        Text(str(pod["state"]), style=STYLES.get(pod["state"], "yellow")),
-        *(Text(_whole(pod[name])) for name in ("running", "waiting")),
-        Text(_short(pod["kv_usage"])),
-        *(Text(_whole(pod[name])) for name in ("in_flight", "in_flight_tokens")),
-        Text(f"{pod['requests_per_second']:.1f}"),
-        Text(_short(pod["error_share"])),
-        Text(_short(pod["hit_rate"])),
-        Text(NONE if age is None else f"{age:.1f} s"),
-    ]
+    cells = {
+        "name": str(pod["name"]),
+        **{each: _whole(pod[each]) for each in COUNTS},
+        **{each: _short(pod[each]) for each in ("kv_usage", "error_share", "hit_rate")},
+        "requests_per_second": f"{pod['requests_per_second']:.1f}",
+        "age": NONE if age is None else f"{age:.1f} s",
+    }
+    state = Text(str(pod["state"]), style=STYLES.get(pod["state"], "yellow"))
+    return {**{name: Text(cell) for name, cell in cells.items()}, "state": state}
+
+
+def _width(column: str) -> int:
+    """Characters that a column takes; the names take what is left."""
+    return 0 if column == "name" else max(len(HEADS[column]), LEAST.get(column, 5)) + GAP
 
 
 def _whole(value: float | None) -> str:

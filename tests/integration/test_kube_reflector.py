@@ -1,92 +1,17 @@
-"""The reflector against an API server that fails in every way one is known to fail."""
+"""The reflector tells what is there and what changes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 from typing import Any
 
-from epp.kube.client import Kube
-from epp.kube.pace import Backoff, Pace
-from epp.kube.reflect import Habits, Reflector
+import msgspec
+import pytest
+
 from tests.support.kube import FakeKube
+from tests.support.kube_follow import PODS, QUICK, following, pod, settled
 from tests.support.pages import until
-
-PODS = "/api/v1/namespaces/default/pods"
-QUICK = Pace(
-    page=3,
-    call=1.0,
-    watch=5.0,
-    grace=0.2,
-    relist=60.0,
-    missing=0.1,
-    steady=0.5,
-    backoff=Backoff(first=0.02, limit=0.1, longest_asked=2.0),
-)
-
-
-def pod(name: str, **more: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name, **more}, "spec": {}, "status": {}}
-
-
-class Followed:
-    """A reflector that runs, and what it told."""
-
-    def __init__(self, kube: Kube, **options: Any) -> None:
-        self.now: dict[str, dict[str, Any]] = {}
-        self.told: list[str] = []
-        self.lists = 0
-        keep = options.pop("keep", lambda it: it)
-        pace = options.pop("pace", QUICK)
-        self.reflector = Reflector(
-            kube,
-            options.pop("path", PODS),
-            on_put=self._put,
-            on_gone=self._gone,
-            habits=Habits(keep=keep, on_synced=self._listed, pace=pace),
-            **options,
-        )
-
-    @property
-    def names(self) -> set[str]:
-        return set(self.now)
-
-    def _put(self, it: dict[str, Any]) -> None:
-        self.told.append(f"+{it['metadata']['name']}")
-        self.now[it["metadata"]["name"]] = it
-
-    def _gone(self, it: dict[str, Any]) -> None:
-        self.told.append(f"-{it['metadata']['name']}")
-        del self.now[it["metadata"]["name"]]
-
-    def _listed(self) -> None:
-        self.lists += 1
-
-
-@asynccontextmanager
-async def following(server: FakeKube, **options: Any) -> AsyncIterator[Followed]:
-    """A reflector over ``server``'s pods, stopped at the end."""
-    async with Kube(server.access(options.pop("token", ""))) as kube:
-        followed = Followed(kube, **options)
-        task = asyncio.create_task(followed.reflector.run())
-        try:
-            yield followed
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-
-@asynccontextmanager
-async def settled(server: FakeKube, *names: str, **options: Any) -> AsyncIterator[Followed]:
-    """The same once it has read these pods and watches."""
-    for name in names:
-        server.put(PODS, pod(name))
-    async with following(server, **options) as followed:
-        await until(lambda: followed.reflector.synced and server.watching == 1)
-        assert followed.names == set(names)
-        yield followed
 
 
 def test_it_reads_page_by_page_and_then_follows() -> None:
@@ -111,5 +36,128 @@ def test_a_watch_begins_at_the_version_of_the_list_and_asks_for_bookmarks() -> N
             assert query["resourceVersion"] == str(server.objects.version)
             assert query["allowWatchBookmarks"] == "true"
             assert 5 <= int(query["timeoutSeconds"]) <= 10
+
+    asyncio.run(scenario())
+
+
+def test_bookmarks_move_the_version_from_which_a_watch_resumes() -> None:
+    async def scenario() -> None:
+        async with FakeKube(bookmark_seconds=0.05) as server, settled(server, "a") as followed:
+            for index in range(5):  # nothing of ours changes
+                server.put("/api/v1/namespaces/default/services", pod(f"other-{index}"))
+            newest = str(server.objects.version)
+            await asyncio.sleep(0.15)
+            server.end_watches()
+            await until(lambda: len(server.asked("watch")) == 2)
+            assert server.asked("watch")[1].query["resourceVersion"] == newest
+            assert followed.lists == 1
+            assert followed.told == ["+a"]  # a bookmark is no object
+
+    asyncio.run(scenario())
+
+
+def test_everything_is_read_again_from_time_to_time() -> None:
+    async def scenario() -> None:
+        pace = msgspec.structs.replace(QUICK, watch=0.5, relist=0.5)
+        async with FakeKube() as server, settled(server, "a", "b", pace=pace) as followed:
+            lost = server.objects
+            lost.collection(PODS).pop("a")  # an event that was never sent
+            await until(lambda: followed.names == {"b"})
+            assert followed.lists >= 2
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_is_down_is_asked_with_growing_pauses() -> None:
+    async def scenario() -> None:
+        async with FakeKube() as server:
+            server.refuse(503, verbs=("list",), times=8)
+            async with following(server) as followed:
+                await until(lambda: followed.reflector.synced)
+                times = [each.at for each in server.asked("list")]
+                pauses = [after - before for before, after in pairwise(times)]
+                assert 0.01 <= pauses[0] < 0.05  # half to all of 0.02 s
+                assert all(0.05 <= pause < 0.2 for pause in pauses[4:])  # half to all of 0.1 s
+
+    asyncio.run(scenario())
+
+
+def test_only_what_the_selectors_choose_is_followed() -> None:
+    async def scenario() -> None:
+        async with FakeKube() as server:
+            server.put(PODS, pod("a", labels={"app": "vllm"}))
+            server.put(PODS, pod("b", labels={"app": "other"}))
+            chosen = {"label_selector": "app in (vllm, sglang),!canary"}
+            async with following(server, **chosen) as followed:
+                await until(lambda: server.watching == 1)
+                assert followed.names == {"a"}
+                server.put(PODS, pod("a", labels={"app": "vllm", "canary": "yes"}))
+                await until(lambda: followed.names == set())
+                server.put(PODS, pod("b", labels={"app": "sglang"}))
+                await until(lambda: followed.names == {"b"})
+            async with following(server, field_selector="metadata.name=a") as followed:
+                await until(lambda: followed.names == {"a"})
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_b060_a_pod_created_anew_under_its_name_is_another_one(away: bool) -> None:
+    """production-stack#471: after delete and create, traffic went to the old address."""
+
+    async def scenario() -> None:
+        async with FakeKube() as server, settled(server, "a") as followed:
+            if away:
+                server.cut_watches()
+            server.remove(PODS, "a")
+            server.put(PODS, pod("a", uid="another"))
+            if away:
+                server.expire()
+            await until(lambda: followed.told == ["+a", "-a", "+a"])
+            assert followed.now["a"]["metadata"]["uid"] == "another"
+
+    asyncio.run(scenario())
+
+
+def test_b058_one_object_that_cannot_be_used_harms_no_other() -> None:
+    """production-stack#656: the handling of one pod failed, the table was never updated again."""
+
+    def keep(it: dict[str, Any]) -> dict[str, Any]:
+        return {"metadata": it["metadata"], "port": int(it["metadata"].get("port", "1"))}
+
+    async def scenario() -> None:
+        async with FakeKube() as server:
+            server.put(PODS, pod("bad", port="x"))
+            async with following(server, keep=keep) as followed:
+                server.put(PODS, pod("a"))
+                await until(lambda: followed.names == {"a"})
+                server.put(PODS, pod("bad", port="2"))
+                await until(lambda: followed.names == {"a", "bad"})
+                server.put(PODS, pod("bad", port="y"))  # what it was no longer holds
+                server.put(PODS, pod("b"))
+                await until(lambda: followed.names == {"a", "b"})
+
+    asyncio.run(scenario())
+
+
+def test_b058_a_listener_that_fails_ends_nothing() -> None:
+    async def scenario() -> None:
+        async with FakeKube() as server, settled(server, "a") as followed:
+            del followed.now["a"]
+            server.remove(PODS, "a")  # its listener raises KeyError
+            server.put(PODS, pod("b"))
+            await until(lambda: followed.names == {"b"})
+            assert followed.lists == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_object_of_a_megabyte_passes() -> None:
+    async def scenario() -> None:
+        async with FakeKube() as server, settled(server) as followed:
+            server.put(PODS, pod("big", annotations={"text": "ü" * 1_000_000}))
+            await until(lambda: followed.names == {"big"})
+            assert len(followed.now["big"]["metadata"]["annotations"]["text"]) == 1_000_000
+            assert followed.lists == 1
 
     asyncio.run(scenario())

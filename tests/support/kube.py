@@ -322,8 +322,8 @@ class FakeKube:
             with suppress(ConnectionError, TimeoutError):
                 async with asyncio.timeout(lifetime):
                     await self._follow(watch, since, selects, bookmarks=bookmarks)
-            if self.faults.silent:
-                await asyncio.Event().wait()
+            while self.faults.silent and not watch.transport.is_closing():
+                await asyncio.sleep(0.02)
         finally:
             self._watches.discard(watch)
         return answer
@@ -331,7 +331,7 @@ class FakeKube:
     async def _follow(self, watch: _Watch, since: int, selects, *, bookmarks: bool) -> None:
         loop = asyncio.get_running_loop()
         next_bookmark = loop.time() + self.bookmark_seconds
-        while not watch.over.is_set():
+        while not (watch.over.is_set() or watch.transport.is_closing()):
             for write in self.objects.after(watch.path, since):
                 since = write.version
                 event = write.event(selects)
@@ -345,7 +345,7 @@ class FakeKube:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.02), self._changed:
                     await self._changed.wait()
-        if watch.last:
+        if watch.last and not watch.transport.is_closing():
             await watch.answer.write(watch.last)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from epp.exchange import Exchange
 from epp.model import Usage
 from epp.pipeline import Pipeline
+from epp.plugin import AnswerHeaderAdder
 
 NOTHING: Mapping[str, Mapping[str, float]] = {}
 
@@ -16,15 +17,19 @@ class Answering:
 
     Args:
         pipeline: tells it.
+        more: add headers too, whatever the pipeline.
     """
 
-    def __init__(self, pipeline: Callable[[], Pipeline]) -> None:
+    def __init__(
+        self, pipeline: Callable[[], Pipeline], more: Sequence[AnswerHeaderAdder] = ()
+    ) -> None:
         self._pipeline = pipeline
+        self._more = tuple(more)
 
     def headers(self, exchange: Exchange) -> Mapping[str, str]:
         """Return headers to set on the answer's head."""
         headers: dict[str, str] = {}
-        for adder in self._pipeline().answer_headers:
+        for adder in (*self._pipeline().answer_headers, *self._more):
             headers.update(adder.answer_headers(exchange.request, exchange.pick, exchange.served))
         return headers
 

@@ -39,8 +39,6 @@ from epp.extproc.server import ExtProcService, Settings
 from epp.feedback.access_log import AccessLogs
 from epp.feedback.unseen import Unseen
 from epp.ledger import Ledger
-from epp.observe.decisions import DecisionLog
-from epp.observe.metrics import MetricsObserver
 from epp.options import ServeOptions
 from epp.origin import origin_of, scraping_of
 from epp.page.board import Board
@@ -53,6 +51,7 @@ from epp.telemetry import log as logs
 from epp.telemetry.admin import AdminPages, AdminServer
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.trace_settings import tracing_of
+from epp.watching import Watching
 
 SWEEP_SECONDS = 0.25  #: between looks at exchanges that nobody told the end of
 NOTICE_SECONDS = 1.0  #: not ready, but still serving, before the port closes
@@ -96,6 +95,7 @@ class App:
         self._seldom = logs.Seldom(self.clock, log.warning)
         self._resting: set[str] = set()  #: names of plugins left out for their faults
         self._last_error = ""  #: why the last reload was refused; "" if it was not
+        self.watching = Watching(options, self.metrics, ledger=self.ledger, clock=self.clock)
         self.parts = Parts(
             clock=self.clock,
             random=random.Random(),
@@ -103,11 +103,8 @@ class App:
             pool=self.pool,
             catalog=Catalog(options.plugin_paths),
             allow_experimental=options.allow_experimental_plugins,
-            extra_observers=(
-                MetricsObserver(self.metrics, self.clock),
-                self.board.traffic,
-                *((DecisionLog(),) if options.verbosity >= logs.DEBUG_VERBOSITY else ()),
-            ),
+            extra_observers=(*self.watching.observers, self.board.traffic),
+            witness=self.watching.receipts,
             emit_scores=options.emit_endpoint_scores,
             on_fault=self._plugin_fault,
             timings=self.metrics,
@@ -251,7 +248,7 @@ class App:
             ) from error
 
     def _service(self) -> ExtProcService:
-        answering = Answering(lambda: self.router.pipeline)
+        answering = Answering(lambda: self.router.pipeline, self.watching.answer_headers)
         service = ExtProcService(
             self.router,
             settings=Settings(
@@ -365,6 +362,7 @@ class App:
             in_flight=self.board.in_flight,
             state=state,
             live=self.board.answer,
+            decisions=self.watching.receipts,
         )
 
     def _observer_error(self, observer: Observer, error: Exception) -> None:

@@ -16,7 +16,7 @@ from epp.config.units import parse_duration, parse_quantity
 from epp.errors import ConfigError
 from epp.options import ServeOptions
 
-VERBS = ("serve", "check", "engine", "gateway", "demo", "bench", "top")
+VERBS = ("serve", "check", "engine", "gateway", "demo", "bench", "top", "explain")
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     _demo(verbs)
     _bench(verbs)
     _top(verbs)
+    _explain(verbs)
     return parser
 
 
@@ -153,6 +154,11 @@ def _serve(verbs: Any) -> None:
     answers = serve.add_argument_group("answers")
     _boolean(answers, "--emit-endpoint-scores", default=False, help="scores as dynamic metadata")
     _boolean(answers, "--disable-endpoint-subset-filter", default=False, help="ignore the hint")
+    _boolean(
+        answers, "--decision-header", default=False,
+        help="say in x-epp-decision why the endpoint was picked, where answers pass through the "
+        "picker; it names addresses: for trusted callers",
+    )  # fmt: skip
 
     logs = serve.add_argument_group("logs and traces")
     logs.add_argument("-v", "--v", type=int, default=2, dest="verbosity", help="klog verbosity")
@@ -164,6 +170,11 @@ def _serve(verbs: Any) -> None:
         "--tracing", type=truth, nargs="?", const=True, default=None,
         help="trace by OpenTelemetry, as its OTEL_* variables say; needs epp[tracing]. Not given: "
         "only if OTEL_TRACES_EXPORTER or an OTLP endpoint is set",
+    )  # fmt: skip
+
+    logs.add_argument(
+        "--receipts", type=_count, default=default.receipts, metavar="N",
+        help="last decisions kept for `epp explain`, some 3 kB each; 0 keeps none",
     )  # fmt: skip
 
     go_flags.add_ignored(serve)
@@ -314,6 +325,21 @@ def _run_top(parsed: argparse.Namespace) -> int:
     return top.run(parsed)
 
 
+def _explain(verbs: Any) -> None:
+    explain = verbs.add_parser("explain", help="say why a request went where it went")
+    explain.add_argument("id", metavar="ID", help="its x-request-id")
+    explain.add_argument(
+        "--admin", default="http://127.0.0.1:9090", metavar="URL", help="the picker's metrics port"
+    )
+    explain.set_defaults(run=_run_explain)
+
+
+def _run_explain(parsed: argparse.Namespace) -> int:
+    from epp.explain import run  # noqa: PLC0415
+
+    return run(parsed.id, parsed.admin)
+
+
 # --- argument types ----------------------------------------------------------------
 
 
@@ -325,6 +351,12 @@ def _boolean(group: Any, flag: str, *, default: bool, help: str) -> None:
 def _port(text: str) -> int:
     if not text.isdigit() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > len("100000"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 999999")
     return int(text)
 
 

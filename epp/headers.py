@@ -42,6 +42,7 @@ PROFILE = "epp-profile"
 TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SERVED = "x-conformance-test-served-endpoint"
 RETRY_AFTER = "retry-after"
+DECISION = "x-epp-decision"
 
 #: Only we may set these: a client's copy is removed before the request is forwarded.
 #: A client that could set them would choose its own destination or make a sidecar call

@@ -66,10 +66,12 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # answers
     emit_endpoint_scores: bool = False
     disable_endpoint_subset_filter: bool = False
+    decision_header: bool = False  #: say on the answer why it was picked; names addresses
 
     # telemetry
     verbosity: int = 2  #: klog's -v; 4 and above log decisions
     log_format: Literal["json", "console"] = "json"
+    receipts: int = 1000  #: last decisions kept to be explained; 0 keeps none
     tracing: bool | None = None  #: None traces if OpenTelemetry's variables name an exporter
 
     warnings: tuple[str, ...] = ()  #: about the command line itself, to be logged at start

@@ -23,6 +23,7 @@ from epp.telemetry.metrics import Metrics
 GRACE_SECONDS = 1.0  #: for open requests when the port closes
 SECRET_WORDS = ("password", "secret", "token", "credential", "authorization", "api_key", "apikey")
 HIDDEN = "(hidden)"
+DECISIONS = "20"  #: shown unless told otherwise
 NOT_SECRET = frozenset({"tokens", "max_tokens"})
 
 Page = Callable[[], Any]
@@ -32,6 +33,18 @@ class Live(Protocol):
     """The numbers of the live page, as JSON."""
 
     def __call__(self, *, ready: bool) -> Coroutine[Any, Any, bytes]: ...
+
+
+class Decisions(Protocol):
+    """Tells what was decided (see `observe.receipts`)."""
+
+    def last(self, limit: int) -> Any:
+        """Return the last ``limit`` decisions, the newest first."""
+        ...
+
+    def find(self, request_id: str) -> Any | None:
+        """Return the newest decision about a request; None if it is not kept."""
+        ...
 
 
 class AdminPages(msgspec.Struct, frozen=True):
@@ -46,6 +59,7 @@ class AdminPages(msgspec.Struct, frozen=True):
     in_flight: Callable[[Endpoint], Mapping[str, int]] = lambda _: {}
     state: Page = dict  #: the process's own counts: streams, open exchanges, buffered bytes
     live: Live | None = None  #: None: there is no live page
+    decisions: Decisions | None = None  #: None: they are not kept
 
 
 class AdminServer:
@@ -95,6 +109,8 @@ class AdminServer:
         app.router.add_get("/debug/state", self._state)
         app.router.add_get("/debug/plugins/state", self._plugins)
         app.router.add_get("/debug/live", self._live)
+        app.router.add_get("/debug/decisions", self._decisions)
+        app.router.add_get("/debug/explain", self._explain)
         return app
 
     async def _index(self, request: web.Request) -> web.Response:
@@ -145,6 +161,24 @@ class AdminServer:
     async def _state(self, request: web.Request) -> web.Response:
         return _json(self._pages.state())
 
+    async def _decisions(self, request: web.Request) -> web.Response:
+        limit = request.query.get("limit", DECISIONS)
+        if not limit.isdecimal() or len(limit) > len("100000"):
+            return _json({"error": f"limit={limit:.20} is no number of decisions"}, status=400)
+        decisions = self._pages.decisions
+        return _json([] if decisions is None else decisions.last(int(limit)))
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        wanted, decisions = request.query.get("request_id", ""), self._pages.decisions
+        if not wanted:
+            return _json({"error": "which? Say ?request_id=ID"}, status=400)
+        if decisions is None:
+            return _json({"error": "decisions are not kept: see --receipts"}, status=404)
+        found = decisions.find(wanted)
+        if found is None:
+            return _json({"error": f"no decision about {wanted:.80} is kept"}, status=404)
+        return _json(found)
+
     async def _plugins(self, request: web.Request) -> web.Response:
         return _json({name: _state(each) for name, each in self._pages.plugins().items()
                       if hasattr(each, "dump_state")})  # fmt: skip
@@ -176,6 +210,6 @@ def _state(plugin: Any) -> Any:
         return {"error": type(error).__name__}
 
 
-def _json(value: Any) -> web.Response:
+def _json(value: Any, *, status: int = 200) -> web.Response:
     body = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2)
-    return web.Response(body=body, content_type="application/json")
+    return web.Response(body=body, status=status, content_type="application/json")

@@ -66,6 +66,9 @@ def test_the_index_lists_the_pages() -> None:
     assert body.decode().split() == [
         "epp",
         "/debug/config",
+        "/debug/decisions",
+        "/debug/explain",
+        "/debug/live",
         "/debug/plugins/state",
         "/debug/pool",
         "/debug/state",

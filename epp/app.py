@@ -26,8 +26,6 @@ from epp.build import Parts, configure, retire
 from epp.catalog import Catalog
 from epp.clock import SystemClock
 from epp.collect.scrape import Scraper
-from epp.collect.sources import SOURCES
-from epp.config.load import Loaded
 from epp.config.watch import watch_file
 from epp.counts import ScrapeCounts, StreamCounts
 from epp.errors import ConfigError
@@ -40,13 +38,14 @@ from epp.feedback.access_log import AccessLogs
 from epp.feedback.unseen import Unseen
 from epp.ledger import Ledger
 from epp.options import ServeOptions
-from epp.origin import origin_of, scraping_of
+from epp.origin import Told, collecting_of, leadership_of, origin_of, scraping_of
 from epp.page.board import Board
 from epp.pipeline import Pipeline, types_of
 from epp.placement import stay_together
 from epp.plugin import Observer
 from epp.pool import Pool
 from epp.router import Router
+from epp.rules import RuleBook
 from epp.telemetry import log as logs
 from epp.telemetry.admin import AdminPages, AdminServer
 from epp.telemetry.metrics import Metrics
@@ -86,6 +85,8 @@ class App:
         self.clock = SystemClock()
         self.pool = Pool(options.pool_name or "default")
         self.ledger = Ledger()
+        self.book = RuleBook()
+        self.leader = leadership_of(options)
         self.metrics = Metrics()
         self.board = Board(self.pool, self.ledger, self.metrics.store, self.clock)
         self.unseen = Unseen(self.pool, self.clock)
@@ -101,6 +102,7 @@ class App:
             random=random.Random(),
             ledger=self.ledger,
             pool=self.pool,
+            book=self.book,
             catalog=Catalog(options.plugin_paths),
             allow_experimental=options.allow_experimental_plugins,
             extra_observers=(*self.watching.observers, self.board.traffic),
@@ -171,7 +173,7 @@ class App:
             log.error("the configuration stays as it was (%s): %s", why, error)  # noqa: TRY400
             return
         self._warn(loaded.warnings, pipeline)
-        if _collecting(loaded, pipeline) != _collecting(self.loaded, before):
+        if collecting_of(loaded, pipeline) != collecting_of(self.loaded, before):
             log.warning("the data layer is configured at start only: restart the picker for it")
         self.router.reload(pipeline)
         retire(before, pipeline, self.pool)
@@ -186,7 +188,7 @@ class App:
     async def _serve(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         options = self.options
         service = self._service()
-        health = HealthService(lambda: self.pool.synced)
+        health = HealthService(self._ready)
         credentials = None
         if options.secure_serving:
             credentials = tls.credentials(Path(options.cert_path) if options.cert_path else None)
@@ -215,11 +217,17 @@ class App:
             await stop.wait()
             log.info("draining", extra={"fields": {"streams": service.active}})
             health.drain()
-            await self._drain(server, hurry)
+            async with asyncio.TaskGroup() as group:
+                if self.leader is not None:
+                    group.create_task(self.leader.release(), name="release")
+                await self._drain(server, hurry)
         finally:
             await server.stop()
             await health_server.stop(None)
             await admin.stop()
+
+    def _ready(self) -> bool:
+        return self.pool.synced and (self.leader is None or self.leader.ready)
 
     async def _drain(self, server: PickerServer, hurry: asyncio.Event) -> None:
         """Drain, until done or told a second time to stop."""
@@ -279,11 +287,13 @@ class App:
             "unseen": self._sweep(),
             "board": self.board.run(),
             **({"placement": stay_together()} if self.options.one_cpu else {}),
+            **({} if self.leader is None else {"leader": self.leader.run()}),
             **self._watches(),
         }
 
     def _endpoints(self, plugins: Any) -> Coroutine[Any, Any, None]:
-        origin = origin_of(self.options, plugins, self._seldom)
+        told = Told(self._seldom, self.book, self.leader)
+        origin = origin_of(self.options, plugins, told)
         origin.load(self.pool)
         return origin.run(self.pool)
 
@@ -355,7 +365,7 @@ class App:
             }
 
         return AdminPages(
-            ready=lambda: self.pool.synced and not stop.is_set(),
+            ready=lambda: self._ready() and not stop.is_set(),
             config=config,
             endpoints=self.pool.snapshot,
             plugins=lambda: self.router.pipeline.plugins,
@@ -385,11 +395,3 @@ class App:
         else:
             self.metrics.plugin_failed(name, kind)
         self._seldom(f"plugin {name!r}: {kind}", kind=f"{name} {kind}")
-
-
-def _collecting(loaded: Loaded, pipeline: Pipeline) -> Any:
-    """What the configuration says to the collectors, which a reload does not reach."""
-    specs = [
-        pipeline.specs[name] for name, made in pipeline.plugins.items() if isinstance(made, SOURCES)
-    ]
-    return loaded.config.data_layer, specs

@@ -25,7 +25,7 @@ from epp.guard import OnFault, guard
 from epp.ledger import Ledger
 from epp.pipeline import Formats, Pipeline
 from epp.pool import Pool
-from epp.rules import Rules
+from epp.rules import RuleBook, Rules
 from epp.schedule import DEFAULT_WEIGHTS
 from epp.schedule.profile import Profile
 from epp.schedule.scheduler import Scheduler
@@ -51,6 +51,7 @@ class Parts(msgspec.Struct, frozen=True):
     ledger: Ledger
     pool: Pool
     catalog: Catalog = msgspec.field(default_factory=Catalog)
+    book: RuleBook = msgspec.field(default_factory=RuleBook)  #: what the rules read
     allow_experimental: bool = False
     extra_observers: tuple[plugin.Observer, ...] = ()
     emit_scores: bool = False
@@ -231,7 +232,7 @@ class _Builder:
         observers = [each for each in every if isinstance(each, plugin.Observer)]
         return Pipeline(
             formats=self._formats(),
-            rules=Rules(rewrite_model),
+            rules=Rules(rewrite_model, self._parts.book, self._parts.random),
             gate=Gate(self._detector()),
             screeners=_having(every, plugin.Screener),
             enrichers=self._enrichers(every),

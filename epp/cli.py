@@ -76,19 +76,7 @@ def _serve(verbs: Any) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     default = ServeOptions()
-    where = serve.add_argument_group("endpoints (one of)")
-    where.add_argument("--endpoints", default="", metavar="HOST:PORT,...", help="a fixed list")
-    where.add_argument("--endpoints-file", default="", metavar="FILE", help="a watched YAML file")
-    where.add_argument(
-        "--pool-name",
-        default="",
-        help="the pool's name in metrics; alone, it leaves the picker alive and not ready",
-    )
-    where.add_argument("--pool-namespace", default=os.environ.get("NAMESPACE") or "default",
-                       help=argparse.SUPPRESS)  # fmt: skip
-    where.add_argument("--pool-group", default=default.pool_group, help=argparse.SUPPRESS)
-    where.add_argument("--endpoint-selector", default="", help=argparse.SUPPRESS)
-    where.add_argument("--endpoint-target-ports", default="", help=argparse.SUPPRESS)
+    _serve_endpoints(serve, default)
 
     config = serve.add_argument_group("configuration")
     config.add_argument("--config-file", default="", metavar="FILE", help="EndpointPickerConfig")
@@ -186,6 +174,40 @@ def _serve(verbs: Any) -> None:
         },
     })  # fmt: skip
     serve.set_defaults(run=_run_serve)
+
+
+def _serve_endpoints(serve: argparse.ArgumentParser, default: ServeOptions) -> None:
+    where = serve.add_argument_group("endpoints (one of)")
+    where.add_argument("--endpoints", default="", metavar="HOST:PORT,...", help="a fixed list")
+    where.add_argument("--endpoints-file", default="", metavar="FILE", help="a watched YAML file")
+    where.add_argument(
+        "--pool-name",
+        default="",
+        help="an InferencePool of a cluster; with --endpoints, only its name in metrics",
+    )
+    where.add_argument(
+        "--endpoint-selector", default="", metavar="LABELS",
+        help="pods of a cluster, without a pool; needs --endpoint-target-ports",
+    )  # fmt: skip
+    where.add_argument("--endpoint-target-ports", default="", metavar="PORT,...", help="of each")
+
+    cluster = serve.add_argument_group("the cluster")
+    cluster.add_argument(
+        "--pool-namespace", default=os.environ.get("NAMESPACE", ""),
+        help="of the pool and its pods; by default $NAMESPACE, or the service account's",
+    )  # fmt: skip
+    cluster.add_argument("--pool-group", default=default.pool_group, help="API group of the pool")
+    cluster.add_argument(
+        "--kubeconfig", default="", metavar="FILE",
+        help="by default $KUBECONFIG, the service account, or ~/.kube/config",
+    )  # fmt: skip
+    cluster.add_argument(
+        "--pod-ip-family", choices=("", "ipv4", "ipv6"), default="", help="of dual-stack pods"
+    )
+    _boolean(
+        cluster, "--ha-enable-leader-election", default=False,
+        help="of several replicas only one is ready, by a Lease",
+    )  # fmt: skip
 
 
 def _run_serve(parsed: argparse.Namespace) -> int:

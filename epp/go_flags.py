@@ -32,9 +32,6 @@ IGNORED: Mapping[str, Ignored] = {
     "enable-grpc-stream-metrics": Ignored("stream metrics are always on", _YES),
     "metrics-cert-dir": Ignored("the metrics port speaks plain HTTP"),
     "metrics-client-ca-file": Ignored("the metrics port speaks plain HTTP"),
-    "ha-enable-leader-election": Ignored(
-        "there is no leader: every replica that is ready picks", _NO
-    ),
     "zap-devel": Ignored("use --log-format", _NO),
     "zap-stacktrace-level": Ignored("tracebacks are logged for bugs only"),
     "zap-time-encoding": Ignored("times are RFC 3339", ("rfc3339", "rfc3339nano", "iso8601")),

@@ -14,10 +14,13 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: str = ""  #: ``host:port,...``
     endpoints_file: str = ""  #: a watched YAML file, the shape of file-discovery
     pool_name: str = ""  #: an InferencePool, or just the name in metrics
-    pool_namespace: str = "default"
+    pool_namespace: str = ""  #: "": that of our service account or kubeconfig
     pool_group: str = "inference.networking.k8s.io"
     endpoint_selector: str = ""  #: labels of pods, instead of an InferencePool
     endpoint_target_ports: str = ""
+    pod_ip_family: Literal["", "ipv4", "ipv6"] = ""  #: of dual-stack pods; "": the first address
+    kubeconfig: str = ""  #: a file; "": KUBECONFIG, the service account, ~/.kube/config
+    ha_enable_leader_election: bool = False  #: only one replica is ready, by a Lease
 
     # configuration
     config_file: str = ""

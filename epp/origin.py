@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,19 +11,29 @@ import msgspec
 
 from epp.collect.discovery import EndpointsFile
 from epp.collect.fetch import Source
+from epp.collect.kube.cluster import Cluster
+from epp.collect.kube.leader import Leadership, lease_name
+from epp.collect.kube.wanted import Wanted
 from epp.collect.pace import Pace
 from epp.collect.parse.engines import Engines
+from epp.collect.parse.inference_pools import PoolSpec, parse_ports
 from epp.collect.scrape import ScrapeSettings
 from epp.collect.sources import (
+    SOURCES,
     CoreMetricsExtractor,
     EngineConfig,
     FileDiscovery,
     MetricsDataSource,
 )
 from epp.collect.static import StaticEndpoints
+from epp.config.load import Loaded
 from epp.errors import ConfigError
+from epp.kube.access import Access, find_access
+from epp.kube.lease import Candidate, own_identity
 from epp.options import ServeOptions
+from epp.pipeline import Pipeline
 from epp.pool import Pool
+from epp.rules import RuleBook
 
 LEAST_INTERVAL = 0.01  #: seconds between two scrapes of a loaded endpoint
 IDLE_INTERVAL = 0.5  #: of an idle one
@@ -31,34 +42,42 @@ log = logging.getLogger(__name__)
 
 
 class NoOrigin:
-    """Stands in for a cluster's pool: the picker lives, but is not ready."""
+    """Stands in for a cluster that there is not: the picker lives, but is not ready."""
 
-    def __init__(self, options: ServeOptions) -> None:
+    def __init__(self, options: ServeOptions, why: str) -> None:
         self._wanted = (
-            f"--pool-name {options.pool_name} in namespace {options.pool_namespace}"
+            f"--pool-name {options.pool_name}"
             if options.pool_name
             else f"--endpoint-selector {options.endpoint_selector}"
         )
+        self._why = why
 
     def load(self, pool: Pool) -> None:
         """Say what is missing."""
         log.error(
-            "not ready, since there are no endpoints: %s needs a Kubernetes cluster to be watched, "
-            "which this version does not do; say where the endpoints are with --endpoints "
-            "HOST:PORT,... or --endpoints-file FILE, or with a file-discovery plugin",
+            "not ready, since there are no endpoints: %s needs a Kubernetes cluster (%s); or say "
+            "where the endpoints are with --endpoints HOST:PORT,... or --endpoints-file FILE, or "
+            "with a file-discovery plugin",
             self._wanted,
+            self._why,
         )
 
     async def run(self, pool: Pool) -> None:
         """Return: nothing will come."""
 
 
-Origin = EndpointsFile | StaticEndpoints | NoOrigin
+Origin = EndpointsFile | StaticEndpoints | Cluster | NoOrigin
 
 
-def origin_of(
-    options: ServeOptions, plugins: Iterable[Any], report: Callable[[str], None]
-) -> Origin:
+class Told(msgspec.Struct, frozen=True):
+    """Whom a cluster tells more than its endpoints."""
+
+    report: Callable[[str], None]  #: what is wrong with single objects, or with a file
+    book: RuleBook  #: objectives and rewrites
+    leader: Leadership | None = None  #: only the leader writes into the cluster
+
+
+def origin_of(options: ServeOptions, plugins: Iterable[Any], told: Told) -> Origin:
     """Choose where the endpoints come from; fixed ones win over what a cluster has.
 
     Raises:
@@ -72,14 +91,84 @@ def origin_of(
         log.warning("--endpoint-selector is ignored: the endpoints that are told win")
     if path:
         watch = bool(options.endpoints_file) or files[0].watch
-        return EndpointsFile(path, watch=watch, report=report)
+        return EndpointsFile(path, watch=watch, report=told.report)
     if options.endpoints:
         return StaticEndpoints(options.endpoints)
     if options.pool_name or options.endpoint_selector:
-        return NoOrigin(options)
+        return _cluster(options, told)
     raise ConfigError(
-        "say where the endpoints are: --endpoints HOST:PORT,... or --endpoints-file FILE"
+        "say where the endpoints are: --pool-name POOL in a cluster, --endpoints HOST:PORT,... or "
+        "--endpoints-file FILE"
     )
+
+
+def leadership_of(options: ServeOptions) -> Leadership | None:
+    """Return this picker's part in an election, if it is to have one.
+
+    Raises:
+        ConfigError: the cluster that ``--kubeconfig`` names cannot be used.
+    """
+    if not options.ha_enable_leader_election:
+        return None
+    access = _access(options)
+    if isinstance(access, str):
+        log.warning("no leader is elected, every replica that is ready picks: %s", access)
+        return None
+    namespace = options.pool_namespace or access.namespace
+    name = lease_name(namespace, options.pool_name, os.environ.get("POD_NAME", ""))
+    return Leadership(access, Candidate(namespace, name, own_identity()))
+
+
+def collecting_of(loaded: Loaded, pipeline: Pipeline) -> Any:
+    """What the configuration says to the collectors, which a reload does not reach."""
+    specs = [
+        pipeline.specs[name] for name, made in pipeline.plugins.items() if isinstance(made, SOURCES)
+    ]
+    return loaded.config.data_layer, specs
+
+
+def _cluster(options: ServeOptions, told: Told) -> Cluster | NoOrigin:
+    fixed = _fixed(options)
+    access = _access(options)
+    if isinstance(access, str):
+        return NoOrigin(options, access)
+    wanted = Wanted(
+        options.pool_namespace or access.namespace,
+        options.pool_name,
+        options.pool_group,
+        options.endpoint_selector,
+        fixed,
+        options.pod_ip_family,
+    )
+    leader = told.leader
+    leads = (lambda: True) if leader is None else (lambda: leader.leads)
+    return Cluster(access, wanted, book=told.book, report=told.report, leads=leads)
+
+
+def _fixed(options: ServeOptions) -> PoolSpec | None:
+    """The ports of pods that are chosen without a pool."""
+    if not options.endpoint_selector:
+        return None
+    if options.pool_name:
+        raise ConfigError("--pool-name and --endpoint-selector exclude each other")
+    try:
+        return PoolSpec(parse_ports(options.endpoint_target_ports))
+    except ValueError as error:
+        raise ConfigError(f"--endpoint-target-ports: {error}") from error
+
+
+def _access(options: ServeOptions) -> Access | str:
+    """How to reach the cluster, or why there is none.
+
+    Raises:
+        ConfigError: ``--kubeconfig`` cannot be used.
+    """
+    try:
+        return find_access(options.kubeconfig)
+    except ConfigError as error:
+        if options.kubeconfig:
+            raise
+        return str(error)
 
 
 def scraping_of(options: ServeOptions, plugins: Iterable[Any]) -> tuple[ScrapeSettings, Engines]:

@@ -41,15 +41,13 @@ configuration are translated, each with a warning; `epp check FILE` shows the re
 * [Where we do otherwise on purpose](#where-we-do-otherwise-on-purpose)
 """
 
-CLUSTER = "no cluster is watched yet: without a fixed list of endpoints it is not ready"
 FLAG_NOTES: Mapping[str, str] = {
     "tracing": "not given, only `OTEL_TRACES_EXPORTER` or an OTLP endpoint turns it on; needs "
     "`epp[tracing]`",
-    "pool-name": f"{CLUSTER}; the pool's name in metrics",
-    "pool-namespace": CLUSTER,
-    "pool-group": CLUSTER,
-    "endpoint-selector": CLUSTER,
-    "endpoint-target-ports": CLUSTER,
+    "pool-name": "with a list of endpoints, only the pool's name in metrics",
+    "pool-namespace": "`$NAMESPACE`, then the service account's or the kubeconfig's",
+    "pool-group": "v1alpha2 of `inference.networking.x-k8s.io` counts where v1 is not served",
+    "ha-enable-leader-election": "while the API server is away the last leader stays ready",
     "metrics-endpoint-auth": "true binds the metrics port to 127.0.0.1",
     "grpc-max-recv-msg-size": "the default here is as large as a body may be",
     "grpc-max-send-msg-size": "the default here is as large as a body may be",
@@ -162,7 +160,7 @@ def flag(name: str) -> tuple[str, str]:
     note = FLAG_NOTES.get(name, "")
     field = FIELDS.get(name, name.replace("-", "_"))
     if field in ServeOptions.__struct_fields__:
-        return ("works" if CLUSTER not in note else "accepted"), _default_note(name, field) or note
+        return "works", _default_note(name, field) or note
     return ("mapped", note) if note else (UNKNOWN, "")
 
 

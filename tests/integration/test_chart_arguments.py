@@ -24,7 +24,8 @@ from epp.collect.sources import CoreMetricsExtractor, EngineConfig, MetricsDataS
 from epp.collect.static import StaticEndpoints
 from epp.errors import ConfigError
 from epp.options import ServeOptions
-from epp.origin import origin_of, scraping_of
+from epp.origin import Told, origin_of, scraping_of
+from epp.rules import RuleBook
 from tests.support import build
 from tests.support import ext_proc as gw
 from tests.support.ext_proc import Gateway
@@ -178,13 +179,13 @@ def test_ports_and_tls_are_by_default_where_charts_expect_them() -> None:
     assert not default.metrics_endpoint_auth
 
 
-def test_the_namespace_is_the_flag_then_the_environment_then_default(
+def test_the_namespace_is_the_flag_then_the_environment_then_the_clusters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert options("--pool-namespace=mine").pool_namespace == "mine"
     assert options().pool_namespace == os.environ["NAMESPACE"] == "models"
     monkeypatch.delenv("NAMESPACE")
-    assert options().pool_namespace == "default"
+    assert options().pool_namespace == ""
 
 
 @pytest.mark.parametrize("spelling", [("-v", "4"), ("-v=4",), ("--v=4",), ("--v", "4"), ("-v4",)])
@@ -198,14 +199,14 @@ def test_verbosity_in_every_spelling(spelling: tuple[str, ...]) -> None:
 def test_a_list_and_a_file_exclude_each_other() -> None:
     both = ServeOptions(endpoints="127.0.0.1:9", endpoints_file="/endpoints.yaml")
     with pytest.raises(ConfigError, match="--endpoints and an endpoints file"):
-        origin_of(both, (), print)
+        origin_of(both, (), Told(print, RuleBook()))
 
 
 def test_endpoints_that_are_told_win_over_labels_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told = ServeOptions(endpoints="127.0.0.1:9", endpoint_selector="app=vllm")
-    assert isinstance(origin_of(told, (), print), StaticEndpoints)
+    assert isinstance(origin_of(told, (), Told(print, RuleBook())), StaticEndpoints)
     assert "--endpoint-selector is ignored" in caplog.text
 
 

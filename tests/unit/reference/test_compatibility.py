@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from epp import cli
-from epp.options import ServeOptions
-from epp.origin import NoOrigin, origin_of
 from epp.reference import compatibility, go_router
 from epp.reference.compatibility import REFUSES, UNKNOWN, Status, flag, status
 from epp.reference.otherwise import OTHERWISE, Otherwise
@@ -90,12 +88,6 @@ def test_the_command_line_takes_every_flag_that_is_said_to_be_taken(name: str) -
 )  # fmt: skip
 def test_what_becomes_of_a_flag(name: str, said: tuple[str, str]) -> None:
     assert flag(name) == said
-
-
-def test_a_cluster_is_not_watched_just_as_the_page_says() -> None:
-    origin = origin_of(ServeOptions(pool_name="pool"), [], print)
-    assert isinstance(origin, NoOrigin)
-    assert "no cluster is watched yet" in flag("pool-name")[1]
 
 
 def test_our_own_flags_are_flags() -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,18 @@ TIMES = LeaseTimes(lease=1.0, renew=0.6, retry=0.1)
 class Standing:
     """A candidate, its task, and what it was told."""
 
-    def __init__(self, kube: Kube, name: str, *, behind: timedelta = timedelta()) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        name: str,
+        *,
+        behind: timedelta = timedelta(),
+        times: LeaseTimes = TIMES,
+    ) -> None:
         self.told: list[tuple[bool, float]] = []
         self.election = Election(
             kube,
-            Candidate("default", "epp", name, TIMES),
+            Candidate("default", "epp", name, times),
             on_change=lambda leads: self.told.append((leads, time.monotonic())),
             means=Means(wall=lambda: datetime.now(UTC) - behind, random=Random(name)),
         )
@@ -46,9 +54,7 @@ class Standing:
 
 
 @asynccontextmanager
-async def standing(
-    server: FakeKube, *names: str, **options: timedelta
-) -> AsyncIterator[list[Standing]]:
+async def standing(server: FakeKube, *names: str, **options: Any) -> AsyncIterator[list[Standing]]:
     async with AsyncExitStack() as stack:
         them = []
         for name in names:
@@ -262,16 +268,18 @@ def test_a_lease_that_nobody_holds_is_taken_at_once(given: dict[str, object]) ->
 
 def test_a_lease_deleted_under_its_leader_does_not_make_a_second_one() -> None:
     async def scenario() -> None:
-        async with FakeKube() as server, standing(server, "a", "b") as them:
-            for _ in range(5):
-                first = await leader(them)
-                await until(lambda: all(each.election.holder for each in them))
+        slow = LeaseTimes(lease=1.0, renew=0.9, retry=0.5)  # the other one notices first
+        async with FakeKube() as server, standing(server, "a", times=slow) as (first,):
+            await until(lambda: first.leads)
+            async with standing(server, "b") as (second,):
+                await until(lambda: second.election.holder == "a")
                 server.remove(LEASES, "epp")
-                end = time.monotonic() + 0.4
+                end = time.monotonic() + 0.7
                 while time.monotonic() < end:
-                    assert sum(each.leads for each in them) <= 1
+                    assert first.leads
+                    assert not second.leads
                     await asyncio.sleep(0.003)
-                assert first.leads
+                assert spec(server)["holderIdentity"] == "a"
 
     asyncio.run(scenario())
 

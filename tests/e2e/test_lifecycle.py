@@ -117,6 +117,30 @@ def test_a_picker_restarted_under_load_costs_no_request_where_the_gateway_fails_
         assert 0 < ended(stack)["completed"] <= len(results)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_picker_restarted_under_load_cuts_no_answer_where_the_gateway_fails_closed(
+    tmp_path: Path, mode: Any
+) -> None:
+    with Stack(tmp_path, mode=mode) as stack:
+
+        async def run() -> tuple[list[Any], list[Any]]:
+            async with steady(stack.port, QUICK, clients=6, size=QUICK_BYTES) as load:
+                await asyncio.sleep(0.3)
+                stack.picker.signal(signal.SIGTERM)
+                await asyncio.sleep(0.5)
+                noticed = list(load.results)
+                assert await asyncio.to_thread(stack.picker.wait) == 0
+                await asyncio.to_thread(stack.start_picker)
+            return noticed, load.results
+
+        noticed, results = asyncio.run(run())
+        # Gateways get a moment to ask another picker; then requests are refused, none breaks off.
+        assert summary(noticed) == {WHOLE: len(noticed)}
+        assert set(summary(results)) <= {WHOLE, (500, False), (503, False)}
+        assert summary(asyncio.run(quick(stack))) == {WHOLE: 20}
+        stack.wait_idle()
+
+
 # --- kept connections ---------------------------------------------------------------------------
 
 

@@ -60,6 +60,8 @@ async def _asks(connection: Any, headers: Mapping[str, str], *, load: Load, size
             raise
         intact = answer.status == 200 and answer.body == body(size, 0)
         load.results.append(Result(answer.status, intact, answer.headers.get("x-backend", "")))
+        if answer.headers.get("connection") == "close":
+            return
 
 
 async def keep_alive(port: int, client: Any, *, connections: int, each: int) -> list[http1.Answer]:

@@ -7,6 +7,9 @@
 {{- if and (include "epp.makesPool" .) (not $v.pool.matchLabels) -}}
 {{- fail "pool.matchLabels is needed to create the InferencePool" -}}
 {{- end -}}
+{{- if and (include "epp.makesPool" .) (ne $v.pool.group "inference.networking.k8s.io") -}}
+{{- fail "pool.create makes pools of inference.networking.k8s.io only" -}}
+{{- end -}}
 {{- if and (eq $v.mode "standalone") (eq $v.envoy.placement "service") (not (include "epp.tls" .)) -}}
 {{- fail "envoy.placement: service needs picker.tls.enabled: Envoy reaches the picker over the network" -}}
 {{- end -}}

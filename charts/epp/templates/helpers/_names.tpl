@@ -52,7 +52,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- /* "true" if the picker watches an InferencePool, ours or another's. */ -}}
 {{- define "epp.watchesPool" -}}
-{{- if or (include "epp.makesPool" .) .values.pool.name (and (eq .values.mode "gateway") (not .values.picker.endpoints)) -}}true{{- end -}}
+{{- $named := or (include "epp.makesPool" .) .values.pool.name (eq .values.mode "gateway") -}}
+{{- if and $named (not .values.picker.endpoints) -}}true{{- end -}}
+{{- end -}}
+
+{{- /* "true" if the picker asks the cluster's API anything. */ -}}
+{{- define "epp.asksCluster" -}}
+{{- if or .values.picker.leaderElection (not .values.picker.endpoints) -}}true{{- end -}}
 {{- end -}}
 
 {{- define "epp.sidecar" -}}

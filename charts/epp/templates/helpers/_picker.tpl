@@ -54,15 +54,16 @@
 {{- join "," $ports -}}
 {{- end -}}
 
+{{- /* Flags for what differs from the defaults only: each is answered with a warning. */ -}}
 {{- define "epp.scraping" -}}
-{{- with .scheme }}
-- --model-server-metrics-scheme={{ . }}
-{{- end }}
-{{- with .path }}
-- --model-server-metrics-path={{ . }}
-{{- end }}
+{{- if ne (.scheme | default "http") "http" }}
+- --model-server-metrics-scheme={{ .scheme }}
 {{- if hasKey . "insecureSkipVerify" }}
 - --model-server-metrics-https-insecure-skip-verify={{ .insecureSkipVerify }}
+{{- end }}
+{{- end }}
+{{- if ne (.path | default "/metrics") "/metrics" }}
+- --model-server-metrics-path={{ .path }}
 {{- end }}
 {{- end -}}
 

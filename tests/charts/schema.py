@@ -1,0 +1,141 @@
+"""The chart's ``values.schema.json``, made from its values and translations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.charts.documented import WHOLE, defaults, translations, values
+
+Schema = dict[str, Any]
+
+PORT: Schema = {"type": "integer", "minimum": 1, "maximum": 65_535}
+NUMBER: Schema = {"type": "integer", "minimum": 0}
+SECRET: Schema = {"type": "array", "items": {"type": "object", "required": ["name"]}}
+OBJECTS: Schema = {"type": "array", "items": {"type": "object"}}
+TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
+
+SET_ELSEWHERE = [
+    "grpc-port", "grpc-health-port", "metrics-port", "pool-name", "pool-namespace", "pool-group",
+    "endpoints", "config-file", "cert-path", "drain-timeout", "secure-serving",
+    "ha-enable-leader-election",
+]  # fmt: skip
+"""Flags that are values of their own; twice, one would silently win."""
+
+
+def _enum(*names: Any) -> Schema:
+    return {"enum": list(names)}
+
+
+SPECIAL: dict[str, Schema] = {
+    "mode": _enum("gateway", "standalone"),
+    "provider.name": _enum("istio", "gke", "kgateway", "agentgateway", "envoy-gateway", "none"),
+    "image.pullPolicy": _enum("Always", "IfNotPresent", "Never"),
+    "image.pullSecrets": SECRET,
+    "picker.replicas": NUMBER,
+    "picker.endpoints": {"type": "array", "items": {"type": "string", "pattern": ":[0-9]+$"}},
+    "picker.flags": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[a-z][a-z0-9-]*$", "not": {"enum": SET_ELSEWHERE}},
+        "additionalProperties": {"type": ["string", "number", "boolean"]},
+    },
+    "picker.env": {"type": "array", "items": {"type": "object", "required": ["name"]}},
+    "picker.metricsDataSource": {
+        "type": "object",
+        "properties": {
+            "scheme": _enum("http", "https"),
+            "path": {"type": "string", "pattern": "^/"},
+            "insecureSkipVerify": {"type": "boolean"},
+        },
+        "additionalProperties": False,
+    },
+    "picker.preStopSeconds": NUMBER,
+    "picker.drainSeconds": NUMBER,
+    "picker.topologySpreadConstraints": OBJECTS,
+    "picker.tolerations": OBJECTS,
+    "picker.extraPorts": OBJECTS,
+    "picker.volumes": OBJECTS,
+    "picker.volumeMounts": OBJECTS,
+    "picker.podAnnotations": TEXTS,
+    "picker.podLabels": TEXTS,
+    "picker.nodeSelector": TEXTS,
+    "config": {"type": ["object", "string"]},
+    "configFiles": TEXTS,
+    "pool.create": _enum("auto", True, False),
+    "pool.matchLabels": {**TEXTS, "maxProperties": 64},
+    "pool.targetPorts": {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 8,
+        "uniqueItems": True,
+        "items": {
+            "type": "object",
+            "properties": {"number": PORT},
+            "required": ["number"],
+            "additionalProperties": False,
+        },
+    },
+    "pool.appProtocol": _enum("", "http", "kubernetes.io/h2c"),
+    "pool.failureMode": _enum("FailOpen", "FailClose"),
+    "objectives": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "priority": {"type": "integer"}},
+            "required": ["name", "priority"],
+            "additionalProperties": False,
+        },
+    },
+    "route.hostnames": {"type": "array", "items": {"type": "string"}},
+    "route.headerMatches": TEXTS,
+    "gateway.port": PORT,
+    "envoy.placement": _enum("sidecar", "service"),
+    "envoy.bootstrap": _enum("lean", "stock"),
+    "envoy.port": PORT,
+    "envoy.replicas": NUMBER,
+    "envoy.logLevel": _enum("trace", "debug", "info", "warn", "error", "critical", "off"),
+    "service.type": _enum("ClusterIP", "LoadBalancer", "NodePort"),
+    "service.extraPorts": OBJECTS,
+    "networkPolicy.extProcFrom": OBJECTS,
+    "networkPolicy.metricsFrom": OBJECTS,
+    "podDisruptionBudget.maxUnavailable": {"type": ["integer", "string"]},
+    "monitoring.kind": _enum("ServiceMonitor", "PodMonitoring"),
+    "monitoring.rules.groups": OBJECTS,
+    "tracing.sampling.samplerArg": {"type": ["string", "number"]},
+    **{f"picker.ports.{name}": PORT for name in ("extProc", "health", "metrics")},
+}
+
+
+def schema() -> Schema:
+    """Return the schema: unknown values are errors, in this chart's tree and in the others'."""
+    says = {value.path: value.says for value in values() if value.says}
+    whole = _of("", defaults(), says)
+    whole["properties"]["global"] = {"type": "object"}
+    for translation in translations():
+        says_where = f"-> {translation.to}" if translation.to else f"ignored: {translation.ignored}"
+        for path in translation.came:
+            _add(whole, path.split("."), {"description": says_where})
+    return {"$schema": "https://json-schema.org/draft-07/schema#", "title": "epp", **whole}
+
+
+def _of(path: str, default: Any, says: dict[str, str]) -> Schema:
+    described: Schema = {"description": says[path]} if path in says else {}
+    if path in SPECIAL:
+        return {**described, **SPECIAL[path]}
+    if isinstance(default, dict) and default and path not in WHOLE:
+        inner = {
+            key: _of(f"{path}.{key}".lstrip("."), value, says) for key, value in default.items()
+        }
+        described |= {"type": "object", "properties": inner, "additionalProperties": False}
+        return described
+    names = {bool: "boolean", str: "string", int: "integer", dict: "object", list: "array"}
+    return {**described, "type": names[type(default)]}
+
+
+def _add(into: Schema, path: list[str], leaf: Schema) -> None:
+    head, *rest = path
+    properties = into["properties"]
+    if not rest:
+        properties[head] = leaf
+        return
+    properties.setdefault(head, {"type": "object", "properties": {}, "additionalProperties": False})
+    _add(properties[head], rest, leaf)

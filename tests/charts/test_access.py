@@ -1,0 +1,106 @@
+"""The Role names what the picker asks of a cluster, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from tests.support.chart import all_of, container, one, read, render
+from tests.support.clusters import (
+    ALPHA_POOLS,
+    OBJECTIVES,
+    OLD_OBJECTIVES,
+    OLD_REWRITES,
+    POOLS,
+    REWRITES,
+    followed,
+)
+from tests.support.kube import Asked
+from tests.support.pages import until
+from tests.support.pods import alpha_pool, inference_pool, objective, pod, rewrite, rule
+
+Rights = set[tuple[str, str, str]]
+_PATH = re.compile(r"^/(?:api|apis/([^/]+))/[^/]+/namespaces/[^/]+/([^/]+)(?:/[^/]+(/status)?)?$")
+
+#: What the election does with its Lease: reads it, makes it, takes and gives it.
+LEASE = {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
+
+
+def granted(values: dict[str, Any]) -> Rights:
+    rules = one(render(values), "Role")["rules"]
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def used(asked: list[Asked]) -> Rights:
+    found: Rights = set()
+    for each in asked:
+        match = _PATH.match(each.path)
+        assert match is not None, each.path
+        found.add((match[1] or "", match[2] + (match[3] or ""), each.verb))
+    return found
+
+
+async def asked_of_a_cluster(*, older: bool) -> list[Asked]:
+    """All that is asked while a pool and its policies are followed and their statuses written."""
+    missing = {POOLS, OBJECTIVES, REWRITES} if older else set()
+    async with followed(pod("a"), missing=missing) as it:
+        it.kube.put(ALPHA_POOLS if older else POOLS, alpha_pool() if older else inference_pool())
+        it.kube.put(OLD_OBJECTIVES if older else OBJECTIVES, objective("high", 5))
+        it.kube.put(OLD_REWRITES if older else REWRITES, rewrite("names", rule(to={"small": 1})))
+        await until(lambda: it.pool.synced and len(it.kube.asked("patch")) >= 2)
+        return list(it.kube.requests)
+
+
+def test_the_role_grants_what_following_a_pool_uses_and_no_more() -> None:
+    async def main() -> Rights:
+        new, old = await asked_of_a_cluster(older=False), await asked_of_a_cluster(older=True)
+        return used(new) | used(old)
+
+    assert granted(read("gateway")) == asyncio.run(main())
+
+
+def test_with_leader_election_it_grants_the_lease_too() -> None:
+    assert granted(read("high-availability")) == granted(read("gateway")) | LEASE
+
+
+def test_without_a_pool_it_grants_pods_only() -> None:
+    assert granted(read("standalone")) == {("", "pods", "list"), ("", "pods", "watch")}
+
+
+def test_the_role_is_bound_to_the_account_of_the_pod_in_its_namespace() -> None:
+    for name in ("gateway", "high-availability", "everything"):
+        objects = render(read(name))
+        (subject,) = one(objects, "RoleBinding")["subjects"]
+        pod_spec = one(objects, "Deployment")["spec"]["template"]["spec"]
+        assert subject["name"] == pod_spec["serviceAccountName"]
+        assert subject["namespace"] == "models"
+        assert pod_spec["automountServiceAccountToken"]
+        made = [account["metadata"]["name"] for account in all_of(objects, "ServiceAccount")]
+        assert made == ([] if name == "high-availability" else [subject["name"]])
+
+
+def test_the_network_policy_admits_the_ports_of_the_picker() -> None:
+    policy = one(render(read("gateway")), "NetworkPolicy")["spec"]
+    admitted = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    assert admitted == {port["name"] for port in container(render(read("gateway")))["ports"]}
+
+
+def test_peers_are_limited_where_told_but_the_kubelet_always_may_ask() -> None:
+    policy = one(render(read("fixed-endpoints")), "NetworkPolicy")["spec"]
+    peers = {rule["ports"][0]["port"]: rule.get("from") for rule in policy["ingress"]}
+    assert peers["grpc"] == [{"podSelector": {"matchLabels": {"app": "proxy"}}}]
+    assert peers["metrics"] == [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    assert peers["grpc-health"] is None
+
+
+def test_nobody_but_its_envoy_reaches_a_picker_that_speaks_plain_text() -> None:
+    policy = one(render(read("standalone")), "NetworkPolicy")["spec"]
+    admitted = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    assert admitted == {"http", "grpc-health", "metrics"}

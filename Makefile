@@ -42,7 +42,7 @@ test: $(BIN)/.epp-dev    ## all tests, the ones with a real Envoy included
 	$(BIN)/pytest $(ARGS)
 
 test-fast: $(BIN)/.epp-dev   ## the pure tests only
-	$(BIN)/pytest tests/unit tests/property tests/contract $(ARGS)
+	$(BIN)/pytest tests/unit tests/property $(ARGS)
 
 fmt: $(BIN)/.epp-dev     ## format and fix
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .

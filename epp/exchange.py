@@ -14,18 +14,35 @@ import msgspec
 from epp.clock import Clock
 from epp.formats.usage import Tail
 from epp.ledger import Reservation
-from epp.model import Ending, InferenceRequest, Outcome, Pick, Usage
+from epp.model import Ending, Endpoint, InferenceRequest, Outcome, Pick, Usage
 from epp.plugin import Observer
 
+Book = Callable[[InferenceRequest, Endpoint], Reservation]
+"""Books a request on an endpoint that serves it in the place of another."""
 OnError = Callable[[Observer, Exception], None]  #: told of an observer that raised
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gateway says about an answer that went by without us.
+
+    Seconds count from the moment the gateway had the whole request, which is when it arrived here.
+    """
+
+    response_bytes: int | None = None
+    usage: Usage | None = None
+    first_byte_seconds: float | None = None  #: until the answer's first byte
+    seconds: float | None = None  #: until the answer was over
+    streamed: bool = False  #: it was an event stream
+    attempts: int | None = None  #: endpoints tried
+    flags: str = ""  #: why the gateway cut it off, its own words with commas
 
 
 class Exchange:
     """A routed request and its answer."""
 
     __slots__ = (
-        "_clock", "_first_byte_at", "_observers", "_on_error", "_reservations", "_status",
-        "_streamed", "attempts", "ended", "flags", "pick", "picked_at", "request",
+        "_book", "_clock", "_ended_at", "_first_byte_at", "_observers", "_on_error",
+        "_reservations", "_status", "_streamed", "attempts", "ended", "flags", "pick", "picked_at", "request",
         "response_bytes", "served", "tail", "usage",
     )  # fmt: skip
 
@@ -38,6 +55,7 @@ class Exchange:
         *,
         clock: Clock,
         on_error: OnError,
+        book: Book | None = None,
     ) -> None:
         self.request = request
         self.pick = pick
@@ -52,6 +70,8 @@ class Exchange:
         self._reservations = reservations
         self._clock = clock
         self._on_error = on_error
+        self._book = book
+        self._ended_at: float | None = None
         self._status: int | None = None
         self._first_byte_at: float | None = None
         self.response_bytes: int | None = None  #: of the body, as far as seen
@@ -79,6 +99,34 @@ class Exchange:
         self._streamed = streamed
         self.response_bytes = 0
         self.served = served or self.served
+        self._follow()
+
+    def told(self, told: Told) -> None:
+        """Take the gateway's word on an answer that went by without us."""
+        now, arrived_at = self._clock.now(), self.request.arrived_at
+        if told.first_byte_seconds is not None:
+            first = max(arrived_at + told.first_byte_seconds, self.picked_at)
+            self._first_byte_at = min(first, now)
+        if told.seconds is not None:
+            self._ended_at = min(max(arrived_at + told.seconds, self.picked_at), now)
+        if told.usage is not None:
+            self.usage = told.usage
+        if told.response_bytes is not None:
+            self.response_bytes = told.response_bytes
+        self._streamed |= told.streamed
+        self.attempts = told.attempts
+        self.flags = told.flags
+
+    def _follow(self) -> None:
+        """Move the booking to the fallback that serves, if the first choice does not."""
+        if self._book is None or self.served in ("", self.pick.endpoints[0].address):
+            return
+        for endpoint in self.pick.endpoints[1:]:
+            if endpoint.address == self.served:
+                self._reservations[0].release()
+                self._reservations = (self._book(self.request, endpoint), *self._reservations[1:])
+                self._book = None  # once: a later head, of an upgrade, changes nothing
+                return
 
     def response_piece(self, size: int) -> None:
         """Note ``size`` bytes of the response's body. The first one ends the prefill."""
@@ -115,7 +163,7 @@ class Exchange:
         self.release()
         ending = Ending(
             outcome=outcome,
-            at=self._clock.now(),
+            at=self._clock.now() if self._ended_at is None else self._ended_at,
             status=self._status if status is None else status,
             served=served or self.served,
             first_byte_at=self._first_byte_at,

@@ -79,6 +79,7 @@ class Router:
             self._reserve(request, pick),
             clock=self._clock,
             on_error=self._on_observer_error,
+            book=self._book,
         )
         exchange.open()
         return exchange
@@ -104,11 +105,13 @@ class Router:
 
     def _reserve(self, request: InferenceRequest, pick: Pick) -> list[Reservation]:
         target = pick.endpoints[0]
-        booked = [self._ledger.reserve(target, request.uncached_tokens(target.id))]
+        booked = [self._book(request, target)]
         if pick.prefill is not None:
-            tokens = request.uncached_tokens(pick.prefill.id)
-            booked.append(self._ledger.reserve(pick.prefill, tokens))
+            booked.append(self._book(request, pick.prefill))
         return booked
+
+    def _book(self, request: InferenceRequest, endpoint: Endpoint) -> Reservation:
+        return self._ledger.reserve(endpoint, request.uncached_tokens(endpoint.id))
 
 
 def _within(subset: frozenset[str], endpoints: Sequence[Endpoint]) -> list[Endpoint]:

@@ -8,7 +8,7 @@ batches; one of type ``DownstreamEnd`` per request. They are matched by ``x-requ
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
@@ -19,6 +19,7 @@ from epp.feedback.unseen import Entry, Unseen
 from epp.model import Outcome, Usage, join_host_port
 
 SERVICE = "envoy.service.accesslog.v3.AccessLogService"
+MOST = float(2**53)  #: numbers from here on are nobody's count
 METADATA = "epp"  #: dynamic metadata namespace that the lean gateway's filters write to
 
 #: Begins the details of an answer whose status, such as 200, was sent before its body broke off.
@@ -63,13 +64,21 @@ def read(logged: Any) -> Entry:
     response = logged.response
     status = response.response_code.value or None
     address = common.upstream_remote_address.socket_address
+    numbers = _numbers(common.metadata.filter_metadata)
+    first, arrived = numbers.get("first_chunk_ms"), _seconds(common, "time_to_last_rx_byte") or 0.0
+    whole = _seconds(common, "duration")
     return Entry(
         request_id=logged.request.request_id,
         outcome=_outcome(status, response.response_code_details, common.response_flags),
         status=status,
         served=join_host_port(address.address, address.port_value) if address.address else "",
         response_bytes=response.response_body_bytes,
-        usage=_usage(common.metadata.filter_metadata),
+        usage=_usage(numbers),
+        first_byte_seconds=None if first is None else max(first / 1000 - arrived, 0.0),
+        seconds=None if whole is None else max(whole - arrived, 0.0),
+        streamed="text/event-stream" in response.response_headers.get("content-type", ""),
+        attempts=common.upstream_request_attempt_count or None,
+        flags=",".join(field.name for field, _ in common.response_flags.ListFields()),
     )
 
 
@@ -87,14 +96,29 @@ def _outcome(status: int | None, details: str, flags: Any) -> Outcome:
     return Outcome.FAILED if cut or status >= 400 else Outcome.COMPLETED
 
 
-def _usage(metadata: Any) -> Usage | None:
+def _numbers(metadata: Any) -> Mapping[str, float]:
+    """What the gateway's filters measured: numbers that are not negative, by name."""
     if METADATA not in metadata:
-        return None
-    numbers = metadata[METADATA].fields
+        return {}
+    fields = metadata[METADATA].fields
+    return {
+        name: value.number_value
+        for name, value in fields.items()
+        if value.WhichOneof("kind") == "number_value" and 0 <= value.number_value < MOST
+    }
 
+
+def _usage(numbers: Mapping[str, float]) -> Usage | None:
     def count(key: str) -> int | None:
-        value = numbers[key].number_value if key in numbers else -1.0
-        return int(value) if value >= 0 else None
+        return int(numbers[key]) if key in numbers else None
 
     usage = Usage(count("prompt_tokens"), count("completion_tokens"), count("cached_tokens"))
     return None if usage == Usage() else usage
+
+
+def _seconds(common: Any, name: str) -> float | None:
+    """Return a duration, counted from the request's first byte; None if it is not told."""
+    if not common.HasField(name):
+        return None
+    told = getattr(common, name)
+    return float(told.seconds + told.nanos * 1e-9)

@@ -20,11 +20,9 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 
-import msgspec
-
 from epp.clock import Clock
-from epp.exchange import Exchange
-from epp.model import Endpoint, Outcome, Usage
+from epp.exchange import Exchange, Told
+from epp.model import Endpoint, Outcome
 from epp.pool import Pool
 
 MAX_AGE = 3600.0  #: seconds an exchange may stay unseen, whatever the evidence
@@ -37,15 +35,13 @@ EARLY_ENTRIES = 4096  #: entries kept that came before their stream ended
 EARLY_SECONDS = 5.0  #: and for how long: a client may use its request id again later
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(Told, frozen=True):
     """What the gateway's access log says about one request."""
 
     request_id: str
     outcome: Outcome
     status: int | None = None
     served: str = ""  #: ``host:port`` of the endpoint that answered
-    response_bytes: int | None = None
-    usage: Usage | None = None
 
 
 class Unseen:
@@ -142,8 +138,5 @@ def _scraped(endpoint: Endpoint, after: float) -> bool:
 
 
 def _end(exchange: Exchange, entry: Entry) -> None:
-    if entry.usage is not None:
-        exchange.usage = entry.usage
-    if entry.response_bytes is not None:
-        exchange.response_bytes = entry.response_bytes
+    exchange.told(entry)
     exchange.end(entry.outcome, status=entry.status, served=entry.served)

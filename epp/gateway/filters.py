@@ -66,6 +66,7 @@ def access_logs(options: GatewayOptions) -> list[AccessLog]:
             buffer_flush_interval=timedelta(seconds=options.log_flush_interval),
         ),
         additional_request_headers_to_log=[REQUEST_ID],
+        additional_response_headers_to_log=["content-type"],
     )
     return [AccessLog(name="envoy.access_loggers.http_grpc", typed_config=Packed.pack(config))]
 

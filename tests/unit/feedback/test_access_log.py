@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from envoy.data.accesslog.v3 import accesslog_pb2 as pb
 
-from epp.feedback.access_log import read
+from epp.feedback.access_log import METADATA, read
 from epp.model import Outcome, Usage
 
 
@@ -69,3 +69,66 @@ def test_usage_comes_from_the_gateways_metadata() -> None:
     fields["prompt_tokens"].number_value = 7
     fields["completion_tokens"].number_value = -1  # never told
     assert read(entry).usage == Usage(7, None, None)
+
+
+# --- times, counts and why it was cut off --------------------------------------------------
+
+
+def test_times_count_from_when_the_gateway_had_the_whole_request() -> None:
+    # The last byte of the request came 0.5 s after its first, the answer's first chunk at 0.75 s,
+    # the end at 4 s: 0.25 s and 3.5 s after the request was whole.
+    entry = logged()
+    entry.common_properties.time_to_last_rx_byte.nanos = 500_000_000
+    entry.common_properties.duration.seconds = 4
+    entry.common_properties.metadata.filter_metadata[METADATA].update(
+        {"began_ms": 1.7e12, "first_chunk_ms": 750, "chunks": 9}
+    )
+    told = read(entry)
+    assert (told.first_byte_seconds, told.seconds) == (0.25, 3.5)
+
+
+def test_times_that_are_not_told_are_not_made_up() -> None:
+    told = read(logged())
+    assert (told.first_byte_seconds, told.seconds, told.attempts) == (None, None, None)
+    assert (told.streamed, told.flags) == (False, "")
+
+
+def test_an_answer_that_began_before_its_request_was_whole_took_no_time() -> None:
+    entry = logged()
+    entry.common_properties.time_to_last_rx_byte.seconds = 2
+    entry.common_properties.duration.seconds = 1
+    entry.common_properties.metadata.filter_metadata[METADATA].update({"first_chunk_ms": 750})
+    told = read(entry)
+    assert (told.first_byte_seconds, told.seconds) == (0.0, 0.0)
+
+
+def test_an_event_stream_is_known_by_its_content_type() -> None:
+    entry = logged()
+    entry.response.response_headers["content-type"] = "text/event-stream; charset=utf-8"
+    assert read(entry).streamed
+    entry.response.response_headers["content-type"] = "application/json"
+    assert not read(entry).streamed
+
+
+def test_attempts_and_flags_are_told() -> None:
+    entry = logged(flags=("upstream_remote_reset", "upstream_retry_limit_exceeded"))
+    entry.common_properties.upstream_request_attempt_count = 3
+    told = read(entry)
+    assert (told.attempts, told.flags) == (3, "upstream_remote_reset,upstream_retry_limit_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "usage"),
+    [
+        ({"prompt_tokens": 7, "completion_tokens": 3, "cached_tokens": 0}, Usage(7, 3, 0)),
+        ({"prompt_tokens": 7, "completion_tokens": -1}, Usage(7, None, None)),
+        ({"prompt_tokens": "7"}, None),
+        ({"prompt_tokens": float("nan")}, None),
+        ({"prompt_tokens": 1e300}, None),
+        ({"chunks": 4}, None),
+    ],
+)
+def test_counts_that_are_none_are_not_reported(numbers: dict[str, Any], usage: Any) -> None:
+    entry = logged()
+    entry.common_properties.metadata.filter_metadata[METADATA].update(numbers)
+    assert read(entry).usage == usage

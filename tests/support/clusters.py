@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from typing import Any, Self
 
 from epp.collect.kube.cluster import Cluster
@@ -53,6 +55,19 @@ class Followed:
     def put(self, *pods: dict[str, Any]) -> None:
         for each in pods:
             self.kube.put(PODS, each)
+
+
+def kubeconfig(folder: Path, kube: FakeKube, namespace: str = "default") -> str:
+    """The flag that names a file for this cluster."""
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps({
+        "current-context": "c",
+        "contexts": [{"name": "c",
+                      "context": {"cluster": "k", "user": "u", "namespace": namespace}}],
+        "clusters": [{"name": "k", "cluster": {"server": kube.url}}],
+        "users": [{"name": "u", "user": {}}],
+    }))  # fmt: skip
+    return f"--kubeconfig={path}"
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,153 @@
+"""``epp serve`` as a process in a fake cluster: which objects it follows, and who leads."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support import ext_proc
+from tests.support.clusters import OBJECTIVES, PODS, POLICIES, POOLS, REWRITES, kubeconfig
+from tests.support.kube import FakeKube
+from tests.support.pods import inference_pool, objective, pod, rewrite, rule
+from tests.support.serving import NOT_SERVING, SERVING, Serving, eventually, serving
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+POOL = "--pool-name=pool"
+
+
+async def is_ready(picker: Serving) -> bool:
+    return await picker.health("readiness") == SERVING
+
+
+async def hosts(picker: Serving) -> list[str]:
+    return sorted(each["address"] for each in await picker.json("/debug/pool"))
+
+
+def cluster(kube: FakeKube, *hosts: str) -> None:
+    kube.put(POOLS, inference_pool())
+    for number, host in enumerate(hosts):
+        kube.put(PODS, pod(f"p-{number}", host))
+
+
+@pytest.fixture(autouse=True)
+def no_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NAMESPACE", "POD_NAME", "KUBECONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_it_follows_the_pool_and_rewrites_models(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeKube() as kube:
+            cluster(kube, "127.0.0.2")
+            kube.put(OBJECTIVES, objective("high", 7))
+            kube.put(REWRITES, rewrite("r", rule("public", to={"private": None})))
+            async with serving(tmp_path, kubeconfig(tmp_path, kube), endpoints=POOL) as picker:
+                await eventually(lambda: is_ready(picker))
+
+                async def asks_for() -> bytes:
+                    body = b'{"model": "public", "prompt": "x"}'
+                    async with picker.gateway.stream() as stream:
+                        await stream.send(
+                            ext_proc.request_head({"content-type": "application/json"}),
+                            ext_proc.request_body(body, ends=True),
+                        )
+                        first = await stream.read()
+                        assert ext_proc.destination(first) == "127.0.0.2:8000"
+                        second = await stream.read()
+                    mutation = second.request_body.response.body_mutation
+                    return bytes(mutation.streamed_response.body)
+
+                async def rewritten() -> bool:
+                    return await asks_for() == b'{"model": "private", "prompt": "x"}'
+
+                await eventually(rewritten)
+                kube.remove(REWRITES, "r")
+                await asyncio.sleep(0.3)
+                assert b"public" in await asks_for()
+
+    asyncio.run(main())
+
+
+def test_a_deleted_pool_makes_it_not_ready_and_leaves_it_alive(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeKube() as kube:
+            cluster(kube, "127.0.0.2")
+            async with serving(tmp_path, kubeconfig(tmp_path, kube), endpoints=POOL) as picker:
+                await eventually(lambda: is_ready(picker))
+                kube.remove(POOLS, "pool")
+
+                async def refuses() -> bool:
+                    return await picker.health("readiness") == NOT_SERVING
+
+                await eventually(refuses)
+                assert await picker.health("liveness") == SERVING
+                assert (await picker.get("/readyz"))[0] == 503
+                assert await hosts(picker) == []
+
+    asyncio.run(main())
+
+
+def test_pods_are_followed_by_labels_without_a_pool(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeKube() as kube:
+            kube.put(PODS, pod("a", "127.0.0.2"))
+            kube.faults.missing |= POLICIES | {POOLS}
+            flags = (kubeconfig(tmp_path, kube), "--endpoint-target-ports=8000,8001")
+            chosen = "--endpoint-selector=app=vllm"
+            async with serving(tmp_path, *flags, endpoints=chosen) as picker:
+                await eventually(lambda: is_ready(picker))
+                assert await hosts(picker) == ["127.0.0.2:8000", "127.0.0.2:8001"]
+
+    asyncio.run(main())
+
+
+def test_of_two_replicas_one_is_ready_and_its_end_is_the_others_turn(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeKube() as kube:
+            cluster(kube, "127.0.0.2")
+            flags = (
+                kubeconfig(tmp_path, kube),
+                "--ha-enable-leader-election",
+                "--drain-timeout=1s",
+            )
+            first_folder, second_folder = tmp_path / "1", tmp_path / "2"
+            first_folder.mkdir()
+            second_folder.mkdir()
+            async with serving(first_folder, *flags, endpoints=POOL) as first:
+                await eventually(lambda: is_ready(first))
+                async with serving(second_folder, *flags, endpoints=POOL) as second:
+                    await eventually(lambda: hosts(second))
+                    assert await second.health("readiness") == NOT_SERVING
+                    assert await second.health("liveness") == SERVING
+                    assert (await second.get("/readyz"))[0] == 503
+                    first.signal(signal.SIGTERM)
+                    await eventually(lambda: is_ready(second))
+            (lease,) = kube.objects.collection(LEASE)
+            assert lease == "epp-default-pool.llm-d.ai"
+
+    asyncio.run(main())
+
+
+def test_an_api_server_that_is_away_does_not_unseat_the_only_leader(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeKube() as kube:
+            cluster(kube, "127.0.0.2")
+            flags = (kubeconfig(tmp_path, kube), "--ha-enable-leader-election")
+            async with serving(tmp_path, *flags, endpoints=POOL) as picker:
+                await eventually(lambda: is_ready(picker))
+                await kube.stop()
+                await asyncio.sleep(11.0)  # longer than a leadership lasts without renewal
+                assert await is_ready(picker)
+                assert await hosts(picker) == ["127.0.0.2:8000"]
+                await kube.start()
+                kube.put(PODS, pod("new", "127.0.0.3"))
+
+                async def follows() -> bool:
+                    return "127.0.0.3:8000" in await hosts(picker)
+
+                await eventually(follows, bound=40.0)
+
+    asyncio.run(main())

@@ -94,12 +94,8 @@ async def picker(endpoints: Sequence[str], folder: Path, *arguments: str) -> Asy
 
 @contextlib.asynccontextmanager
 async def gateway(options: GatewayOptions, folder: Path) -> AsyncIterator[Gateway]:
-    """Run Envoy with the bootstrap of ``options``; ports that are 0 are chosen."""
-    chosen = msgspec.structs.replace(
-        options,
-        listen_port=options.listen_port or free_port(),
-        admin_port=options.admin_port or free_port(),
-    )
+    """Run Envoy with the bootstrap of ``options``, but on free ports of its own."""
+    chosen = msgspec.structs.replace(options, listen_port=free_port(), admin_port=free_port())
     bootstrap = folder / f"envoy-{chosen.listen_port}.yaml"
     bootstrap.write_text(render(chosen))
     # A shell echo makes Envoy's start look like every other child's: one line, then the process.

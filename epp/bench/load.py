@@ -1,7 +1,7 @@
 """Closed-loop load: N kept-alive connections, each sends its next request on the last answer.
 
 ``python -m epp.bench.load --port P --connections N --seconds S --prompt-tokens T``; prints what
-it saw as JSON. Requests are prepared beforehand: 32 different prompts that share a beginning.
+it saw as JSON. With ``--rate R`` no more than R requests a second are sent, at even distances. Requests are prepared beforehand: 32 different prompts that share a beginning.
 """
 
 from __future__ import annotations
@@ -26,11 +26,19 @@ SHARED = 0.5  #: part of each prompt that all share
 
 
 class Seen:
-    """What all connections saw."""
+    """What all connections saw, and when the next request is due."""
 
-    def __init__(self) -> None:
+    def __init__(self, rate: float = 0.0) -> None:
         self.latencies: list[float] = []
         self.errors = 0
+        self._gap = 1 / rate if rate else 0.0
+        self._due = 0.0
+
+    def wait(self) -> float:
+        """Seconds until the caller may send."""
+        now = time.perf_counter()
+        self._due = max(self._due + self._gap, now)
+        return self._due - now
 
 
 class Connection(asyncio.Protocol):
@@ -47,6 +55,12 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def _next(self) -> None:
+        if wait := self._seen.wait():
+            asyncio.get_running_loop().call_later(wait, self._send)
+        else:
+            self._send()
+
+    def _send(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._began = time.perf_counter()
         self._transport.write(next(self._requests))
@@ -100,7 +114,7 @@ def requests(prompt_tokens: int, *, streamed: bool) -> list[bytes]:
 async def main(parsed: argparse.Namespace) -> None:
     """Run the load; print the figures."""
     prepared = requests(parsed.prompt_tokens, streamed=parsed.streamed)
-    seen = Seen()
+    seen = Seen(parsed.rate)
     loop = asyncio.get_running_loop()
     began = time.perf_counter()
     waiting = []
@@ -136,5 +150,6 @@ if __name__ == "__main__":
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--prompt-tokens", type=int, default=900)
+    parser.add_argument("--rate", type=float, default=0.0, help="requests per second; 0: no limit")
     parser.add_argument("--streamed", action="store_true")
     uvloop.run(main(parser.parse_args()))

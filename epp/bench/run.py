@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -32,12 +34,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 32
     prompt_tokens: int = 900
     chunks: int = 0  #: of the answer; 0 is one small JSON answer
+    rate: float = 0.0  #: requests per second at most; 0 is no limit
+    reloads: bool = False  #: the picker reads its configuration again every second
 
 
 CASES = (
     Case(name="small_direct", mode="direct"),
     Case(name="small_lean", mode="lean"),
     Case(name="small_stock", mode="stock"),
+    Case(name="reload_300rps", mode="lean", rate=300.0, reloads=True),
     Case(name="stream100_lean", mode="lean", connections=64, chunks=100),
     Case(name="stream100_stock", mode="stock", connections=64, chunks=100),
     Case(name="prompt220k_direct", mode="direct", connections=20, prompt_tokens=55_000),
@@ -133,7 +138,9 @@ async def _case(case: Case, seconds: float) -> Measured:
         await _load(case, gateway.port, WARM_SECONDS)
         pids = [gateway.child.pid, *([picker_pid] if picker_pid else [])]
         before = [fleet.cpu_seconds(pid) for pid in pids]
+        reloading = asyncio.create_task(_reload(picker_pid if case.reloads else None))
         load = await _load(case, gateway.port, seconds)
+        reloading.cancel()
         used = [fleet.cpu_seconds(pid) - was for pid, was in zip(pids, before, strict=True)]
         per_request = [seconds_used / max(load.requests, 1) * 1000 for seconds_used in used]
         return Measured(
@@ -147,10 +154,17 @@ async def _case(case: Case, seconds: float) -> Measured:
         )
 
 
+async def _reload(picker_pid: int | None) -> None:
+    while picker_pid is not None:
+        await asyncio.sleep(1)
+        os.kill(picker_pid, signal.SIGHUP)
+
+
 async def _load(case: Case, port: int, seconds: float) -> Load:
     command = [
         sys.executable, "-m", "epp.bench.load", f"--port={port}", f"--seconds={seconds}",
         f"--connections={case.connections}", f"--prompt-tokens={case.prompt_tokens}",
+        f"--rate={case.rate}",
         *(["--streamed"] if case.chunks else []),
     ]  # fmt: skip
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)

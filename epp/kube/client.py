@@ -137,21 +137,31 @@ class Kube:
 
     async def _open(self, call: Call) -> aiohttp.ClientResponse:
         """Send ``call``, once more with another credential if there is one after a 401."""
-        async with asyncio.timeout(call.seconds):
-            shown = await self.access.credentials.current()
-        answer = await self._send(call, shown)
-        if answer.status == 401:
+        shown = await self._credential(call)
+        try:
+            return await self._accepted(call, shown)
+        except KubeError as error:
+            if error.status != 401:
+                raise
             self.access.credentials.refuse(shown)
-            async with asyncio.timeout(call.seconds):
-                another = await self.access.credentials.current()
-            if another != shown:
-                answer.release()
-                answer = await self._send(call, another)
-        if answer.status // 100 != 2:
-            async with answer:
-                body = await answer.content.read(MAX_ERROR_BYTES)
-            raise error_of(str(call), answer.status, body, answer.headers)
-        return answer
+            another = await self._credential(call)
+            if another == shown:
+                raise
+        return await self._accepted(call, another)
+
+    async def _credential(self, call: Call) -> Credential:
+        async with asyncio.timeout(call.seconds):
+            return await self.access.credentials.current()
+
+    async def _accepted(self, call: Call, shown: Credential) -> aiohttp.ClientResponse:
+        answer = await self._send(call, shown)
+        if answer.status // 100 == 2:
+            return answer
+        async with answer:
+            body = b""
+            while len(body) < MAX_ERROR_BYTES and (piece := await answer.content.readany()):
+                body += piece
+        raise error_of(str(call), answer.status, body, answer.headers)
 
     async def _send(self, call: Call, shown: Credential) -> aiohttp.ClientResponse:
         if self._session is None:

@@ -43,6 +43,9 @@ class User(_Kebab):
     exec: Exec | None = None
     auth_provider: dict[str, object] | None = None
 
+    def __repr__(self) -> str:
+        return "User(...)"
+
 
 class Context(msgspec.Struct):
     cluster: str = ""

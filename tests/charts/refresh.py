@@ -10,6 +10,7 @@ from pathlib import Path
 from epp.gateway.options import GatewayOptions
 from epp.gateway.render import render
 from tests.charts.documented import Value, translations, values
+from tests.charts.lean import manifests
 from tests.charts.schema import schema
 from tests.support.chart import CHART
 
@@ -29,6 +30,7 @@ def derived() -> dict[Path, str]:
     return {
         CHART / "values.schema.json": json.dumps(schema(), indent=1) + "\n",
         readme: _replace(text, "translations", _translations_table()),
+        **manifests(),
         **{CHART / "files" / name: _bootstrap(each) for name, each in BOOTSTRAPS.items()},
     }
 

@@ -187,6 +187,8 @@ async def _keep(
     lines = [
         f"curl -i {gateway.url}/v1/chat/completions -H 'content-type: application/json' -d '{chat}'",
         f"curl {gateway.url}/v1/models",
+        f"http://127.0.0.1:{admin}/      # in a browser: the live page",
+        f"epp top --admin http://127.0.0.1:{admin}",
         f"curl http://127.0.0.1:{admin}/debug/pool      # what the picker knows",
         f"curl http://127.0.0.1:{admin}/metrics",
         f"curl http://127.0.0.1:{gateway.admin_port}/stats?filter=ext_proc",

@@ -31,7 +31,7 @@ HEADS = {
     "waiting": "WAIT",
     "kv_usage": "KV",
     "in_flight": "FLIGHT",
-    "in_flight_tokens": "TOKENS",
+    "in_flight_tokens": "PREFILL",
     "requests_per_second": "REQ/S",
     "error_share": "ERRORS",
     "hit_rate": "HIT",

@@ -37,14 +37,16 @@ def pods(count: int) -> list[Endpoint]:
     ]
 
 
-def look(folder: Path, endpoints: list[Endpoint], step: Look) -> None:
+def look(folder: Path, endpoints: list[Endpoint], step: Look, decisions: Any = None) -> None:
     async def main() -> None:
         metrics, pool, ledger = Metrics(process=False), Pool("llama"), Ledger()
         for endpoint in endpoints:
             pool.put(endpoint)
         board = Board(pool, ledger, metrics.store, SystemClock())
         ledger.reserve(endpoints[0], 700)
-        pages = AdminPages(lambda: True, dict, pool.snapshot, dict, live=board.answer)
+        pages = AdminPages(
+            lambda: True, dict, pool.snapshot, dict, live=board.answer, decisions=decisions
+        )
         server = AdminServer("127.0.0.1", 0, metrics, pages)
         port = await server.start()
         try:
@@ -115,6 +117,44 @@ def test_what_is_not_measured_is_sorted_last_both_ways(tmp_path: Path) -> None:
         assert (await page.column(1))[0] == "pod-0"
 
     look(tmp_path, pods(4), step)
+
+
+class Kept:
+    """Decisions as a picker keeps them, of which there is one."""
+
+    def last(self, limit: int) -> list[dict[str, Any]]:
+        endpoint = {"endpoint": "10.0.0.0:8000", "scores": [0.5, None]}
+        return [{
+            "request_id": "r-1", "seconds_ago": 2.0, "model": "llama", "picked": "10.0.0.0:8000",
+            "prompt_tokens": 3200, "predicted_cached_tokens": None, "decision_seconds": 0.00036,
+            "profiles": [{
+                "profile": "default", "candidates": 3,
+                "filters": [{"filter": "lora-filter", "removed": 2}],
+                "scorers": [{"scorer": "queue-scorer", "weight": 2},
+                            {"scorer": "prefix-cache-scorer", "weight": 3}],
+                "endpoints": [endpoint],
+            }],
+            "ended": {"outcome": "completed", "status": 200},
+        }][:limit]  # fmt: skip
+
+    def find(self, request_id: str) -> None:
+        return None
+
+
+def test_the_last_decisions_are_shown_with_their_reasons(tmp_path: Path) -> None:
+    async def step(page: Page, pool: Pool) -> None:
+        await page.until("!document.querySelector('#decisions').hidden")
+        cells = "document.querySelectorAll('#decisions tbody td')"
+        assert await page.value(f"[...{cells}].map((cell) => cell.innerText)") == [
+            "2.0 s ago\nr-1",
+            "10.0.0.0:8000\nllama",
+            "default: one of 3, queue 0.50 × 2, prefix-cache – × 3, lora-filter removed 2",
+            "– of 3,200",
+            "0.36 ms",
+            "completed 200",
+        ]
+
+    look(tmp_path, pods(1), step, decisions=Kept())
 
 
 def test_a_pods_name_is_text_whatever_it_holds(tmp_path: Path) -> None:

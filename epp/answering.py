@@ -1,11 +1,16 @@
-"""What plugins add to an answer on its way to the client."""
+"""What an answer is given on its way to the client: what plugins add, and its model's name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from epp.exchange import Exchange
-from epp.model import Usage
+from epp.extproc.messages import Headers, Mode, PassHead, PassTrailers, Piece, Reply, Side
+from epp.extproc.pieces import pieces
+from epp.formats.splice import RestoredName, restored_name
+from epp.model import InferenceRequest, Usage
 from epp.pipeline import Pipeline
 from epp.plugin import AnswerHeaderAdder
 
@@ -46,3 +51,45 @@ class Answering:
             ).items():
                 metadata.setdefault(namespace, {}).update(values)
         return metadata
+
+
+class Restoring:
+    """Restores the model's name in one answer; see `restoring_of`."""
+
+    def __init__(self, name: RestoredName) -> None:
+        self._name = name
+
+    def apply(self, replies: list[Reply]) -> list[Reply]:
+        """Return what to reply instead. A length told in the head would be wrong, so it goes."""
+        return [changed for reply in replies for changed in self._changed(reply)]
+
+    def _changed(self, reply: Reply) -> list[Reply]:
+        if getattr(reply, "side", None) is not Side.RESPONSE:
+            return [reply]
+        if isinstance(reply, Piece):
+            data = self._name.feed(reply.data, ends=reply.ends)
+            found = pieces(reply.side, data, ends=reply.ends)
+            return [*found] or [Piece(reply.side, b"", ends=False)]
+        if isinstance(reply, PassTrailers):
+            return [*pieces(reply.side, self._name.feed(b"", ends=True), ends=False), reply]
+        if isinstance(reply, PassHead):
+            removed = (*reply.remove, "content-length")
+            return [msgspec.structs.replace(reply, remove=removed)]
+        return [reply]
+
+
+def restoring_of(request: InferenceRequest, headers: Headers, mode: Mode) -> Restoring | None:
+    """Return what restores the name in the answer to ``request``; None if nothing has to or can.
+
+    It can in full duplex, where pieces go on as we say; in other modes, and where the answer does
+    not pass through us, the client sees the name that the engine was asked for.
+
+    Args:
+        request: as it was sent.
+        headers: of the answer.
+        mode: in which its body is shown to us.
+    """
+    if mode is not Mode.FULL_DUPLEX_STREAMED or request.target_model in ("", request.model):
+        return None
+    name = restored_name(request.target_model, request.model, headers)
+    return None if name is None else Restoring(name)

@@ -21,6 +21,7 @@ import grpc
 import msgspec
 from grpc import aio
 
+from epp.answering import Restoring, restoring_of
 from epp.errors import EppError, Internal, ShuttingDown
 from epp.exchange import Exchange
 from epp.extproc import wire
@@ -181,7 +182,7 @@ class _Stream:
 
     __slots__ = (
         "_closed", "_context", "_exchange", "_failed", "_forwarded", "_pending", "_refuse",
-        "_service", "_session",
+        "_restoring", "_service", "_session",
     )  # fmt: skip
 
     def __init__(self, service: ExtProcService, context: Any) -> None:
@@ -195,6 +196,7 @@ class _Stream:
             error_format=settings.error_format,
         )
         self._exchange: Exchange | None = None
+        self._restoring: Restoring | None = None
         self._refuse = service.draining
         self._forwarded = False  #: all that forwards the request was written, or nearly
         self._failed = False  #: an error of ours after the pick
@@ -263,6 +265,8 @@ class _Stream:
         if event is not None and self._exchange is not None:
             told = self._observe(event, self._exchange)
         replies = session.replies()
+        if self._restoring is not None:
+            replies = self._restoring.apply(replies)
         if told:
             replies[-1] = Reporting(replies[-1], told)  # type: ignore[arg-type]
         for reply in replies:
@@ -297,6 +301,8 @@ class _Stream:
             )
             if service.answer_headers is not None:
                 self._session.set_on_answer(service.answer_headers(exchange))
+            mode = self._session.response_mode
+            self._restoring = restoring_of(exchange.request, headers, mode)
         if self._session.response is not Part.ENDED or exchange.ended:
             return None
         exchange.complete()

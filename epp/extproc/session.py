@@ -100,8 +100,8 @@ class Session:
 
     __slots__ = (
         "_budget", "_chunks", "_error_format", "_headers", "_held", "_id", "_max_body_bytes",
-        "_new_id", "_original", "_replies", "_request_mode", "_response_mode", "_size", "_subset",
-        "_told", "_trailers", "finished", "made_id", "request", "response", "spurious",
+        "_new_id", "_original", "_replies", "_request_mode", "_size", "_subset", "_told",
+        "_trailers", "finished", "made_id", "request", "response", "response_mode", "spurious",
     )  # fmt: skip
 
     def __init__(
@@ -123,7 +123,7 @@ class Session:
         self._error_format = error_format
         self._told: Modes | None = None
         self._request_mode: Mode | None = None
-        self._response_mode: Mode = Mode.FULL_DUPLEX_STREAMED
+        self.response_mode = Mode.FULL_DUPLEX_STREAMED  #: how the answer's body is shown to us
         self._headers: Headers = NO_HEADERS
         self._id = ""
         self._subset: tuple[str, ...] | None = None
@@ -169,7 +169,7 @@ class Session:
         if message.modes is not None and self._told is None:
             self._told = message.modes
             self._request_mode = message.modes.request
-            self._response_mode = message.modes.response
+            self.response_mode = message.modes.response
         if self.finished:
             self.spurious += 1
             return None
@@ -183,7 +183,7 @@ class Session:
 
     def silence(self) -> RequestReady:
         """Decide at the head: the gateway told no mode and sends nothing until it is answered."""
-        self._request_mode = self._response_mode = Mode.STREAMED
+        self._request_mode = self.response_mode = Mode.STREAMED
         self.free()
         return self._ready(hidden=True)
 
@@ -372,7 +372,7 @@ class Session:
         return head
 
     def _answer_body(self, body: Body) -> Body | None:
-        mode = self._response_mode
+        mode = self.response_mode
         if self.response is Part.ENDED:
             self.spurious += 1
             if mode not in _DUPLEX:

@@ -32,6 +32,23 @@ def cluster(kube: FakeKube, *hosts: str) -> None:
         kube.put(PODS, pod(f"p-{number}", host))
 
 
+async def exchanged(picker: Serving) -> tuple[bytes, bytes]:
+    """What a request for "public" becomes, and the answer of a model called "private"."""
+    body, kind = b'{"model": "public", "prompt": "x"}', {"content-type": "application/json"}
+    async with picker.gateway.stream() as stream:
+        await stream.send(ext_proc.request_head(kind), ext_proc.request_body(body, ends=True))
+        assert ext_proc.destination(await stream.read()) == "127.0.0.2:8000"
+        sent = (await stream.read()).request_body.response.body_mutation.streamed_response.body
+        await stream.send(ext_proc.response_head(kind))
+        await stream.read()
+        answer = b""
+        for piece, ends in ((b'{"model":"priv', False), (b'ate","id":1}', True)):
+            await stream.send(ext_proc.response_body(piece, ends=ends))
+            said = (await stream.read()).response_body.response.body_mutation
+            answer += said.streamed_response.body
+    return bytes(sent), answer
+
+
 @pytest.fixture(autouse=True)
 def no_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NAMESPACE", "POD_NAME", "KUBECONFIG"):
@@ -47,26 +64,14 @@ def test_it_follows_the_pool_and_rewrites_models(tmp_path: Path) -> None:
             async with serving(tmp_path, kubeconfig(tmp_path, kube), endpoints=POOL) as picker:
                 await eventually(lambda: is_ready(picker))
 
-                async def asks_for() -> bytes:
-                    body = b'{"model": "public", "prompt": "x"}'
-                    async with picker.gateway.stream() as stream:
-                        await stream.send(
-                            ext_proc.request_head({"content-type": "application/json"}),
-                            ext_proc.request_body(body, ends=True),
-                        )
-                        first = await stream.read()
-                        assert ext_proc.destination(first) == "127.0.0.2:8000"
-                        second = await stream.read()
-                    mutation = second.request_body.response.body_mutation
-                    return bytes(mutation.streamed_response.body)
-
                 async def rewritten() -> bool:
-                    return await asks_for() == b'{"model": "private", "prompt": "x"}'
+                    return (await exchanged(picker))[0] == b'{"model": "private", "prompt": "x"}'
 
                 await eventually(rewritten)
+                assert (await exchanged(picker))[1] == b'{"model":"public","id":1}'
                 kube.remove(REWRITES, "r")
                 await asyncio.sleep(0.3)
-                assert b"public" in await asks_for()
+                assert b"public" in (await exchanged(picker))[0]
 
     asyncio.run(main())
 

@@ -1,8 +1,9 @@
 """Takes the samples and answers ``/debug/live``.
 
-A second of history costs one sample: sums over the label sets of a few metrics, 0.1 ms. An
-answer is built at most each half second, however many look at it, and in pieces, so that a pool
-of a thousand pods never holds the event loop for more than a millisecond at a time.
+A second of history costs one sample: sums over the label sets of a few metrics, 10 us with one
+model and 1 ms with a thousand. An answer is built at most each half second, however many look at
+it, and in pieces, so that a pool of a thousand pods never holds the event loop for long: 4 ms in
+all, 1 ms at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from epp.telemetry.table import PREFIX
 SAMPLE_SECONDS = 1.0
 KEPT_SAMPLES = 301  #: five minutes
 FRESH_SECONDS = 0.5  #: an answer this old is given again
-PIECE = 200  #: pods between two turns of the event loop
+PIECE = 100  #: pods between two turns of the event loop
 
 _FIRST_BYTE = f"{PREFIX}request_ttft_seconds"
 _DECISION = f"{PREFIX}scheduler_e2e_duration_seconds"

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import io
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import msgspec
-import pytest
 from rich.console import Console
 
 from epp import cli, top
-from epp.errors import ConfigError
 from epp.page import live
 
 COLUMNS = list(live.COLUMNS)
@@ -105,65 +99,3 @@ def test_it_knows_the_columns_of_the_page_and_sorts_by_each() -> None:
     for column in top.HEADS:
         parsed = cli._parser().parse_args(["top", "--sort", column])
         assert parsed.sort == column
-
-
-# --- over HTTP -------------------------------------------------------------------------------
-
-
-@contextmanager
-def serving(body: bytes, status: int = 200) -> Iterator[str]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == "/debug/live"
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def test_once_prints_all_pods_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(msgspec.json.encode(answer())) as address:
-        assert cli.main(["top", "--once", f"--admin=http://{address}/"]) == 0
-    out = capsys.readouterr().out
-    assert "pool llama" in out
-    assert "pod-0" in out
-    assert "pod-1" in out
-    assert "\x1b" not in out  # no colours where nobody sees them
-
-
-def test_the_url_may_be_an_address_only() -> None:
-    with serving(msgspec.json.encode(answer())) as address:
-        assert top.ask(address).pool == "llama"
-
-
-@pytest.mark.parametrize(("body", "status"), [(b"not found", 404), (b"<html>", 200), (b"{}", 200)])
-def test_an_answer_that_is_not_a_pickers_is_said_in_one_line(
-    body: bytes, status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with serving(body, status) as address:
-        assert cli.main(["top", "--once", f"--admin={address}"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"epp top: http://{address}/debug/live does not answer")
-    assert error.count("\n") == 1
-
-
-def test_no_answer_is_said_too() -> None:
-    with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:1/debug/live does not answer"):
-        top.ask("127.0.0.1:1")
-
-
-def test_another_scheme_is_refused() -> None:
-    with pytest.raises(ConfigError, match="not an http URL"):
-        top.ask("file:///etc")

@@ -1,0 +1,109 @@
+"""``epp top`` against something that answers like a picker, or does not."""
+
+from __future__ import annotations
+
+import http.server
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+
+from epp import cli, top
+from epp.errors import ConfigError
+from tests.unit.test_top import answer
+
+PICKER = msgspec.json.encode(answer())
+WAIT_SECONDS = 30.0
+
+
+@contextmanager
+def serving(body: bytes, status: int = 200, asked: list[str] | None = None) -> Iterator[str]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            (asked if asked is not None else []).append(self.path)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def followed(body: bytes, status: int) -> tuple[list[str], int, str]:
+    """Run it until it asked three times, then interrupt it."""
+    asked: list[str] = []
+    with serving(body, status, asked) as address:
+        command = [sys.executable, "-m", "epp", "top", f"--admin={address}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            deadline = time.monotonic() + WAIT_SECONDS
+            while len(asked) < 3 and time.monotonic() < deadline:
+                time.sleep(0.02)
+            child.send_signal(signal.SIGINT)
+            out, _ = child.communicate(timeout=WAIT_SECONDS)
+    return asked, child.returncode, out
+
+
+def test_it_goes_on_asking_until_interrupted() -> None:
+    asked, status, out = followed(PICKER, 200)
+    assert asked[:3] == ["/debug/live"] * 3
+    assert status == 0
+    assert "pod-1" in out
+
+
+def test_it_goes_on_when_the_picker_does_not_answer_and_says_so() -> None:
+    asked, status, out = followed(b"starting", 503)
+    assert len(asked) >= 3
+    assert status == 0
+    assert "does not answer as a picker does: HTTP Error 503" in out
+
+
+def test_once_prints_all_pods_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(PICKER) as address:
+        assert cli.main(["top", "--once", f"--admin=http://{address}/"]) == 0
+    out = capsys.readouterr().out
+    assert "pool llama" in out
+    assert "pod-0" in out
+    assert "pod-1" in out
+    assert "\x1b" not in out  # no colours where nobody sees them
+
+
+def test_the_url_may_be_an_address_only() -> None:
+    with serving(PICKER) as address:
+        assert top.ask(address).pool == "llama"
+
+
+@pytest.mark.parametrize(("body", "status"), [(b"not found", 404), (b"<html>", 200), (b"{}", 200)])
+def test_an_answer_that_is_not_a_pickers_is_said_in_one_line(
+    body: bytes, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(body, status) as address:
+        assert cli.main(["top", "--once", f"--admin={address}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"epp top: http://{address}/debug/live does not answer")
+    assert error.count("\n") == 1
+
+
+def test_no_answer_is_said_too() -> None:
+    with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:1/debug/live does not answer"):
+        top.ask("127.0.0.1:1")
+
+
+def test_another_scheme_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not an http URL"):
+        top.ask("file:///etc")

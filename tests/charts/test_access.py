@@ -6,6 +6,8 @@ import asyncio
 import re
 from typing import Any
 
+from epp.collect.kube.leader import Leadership, lease_name
+from epp.kube.lease import Candidate
 from tests.support.chart import all_of, container, one, read, render
 from tests.support.clusters import (
     ALPHA_POOLS,
@@ -16,15 +18,14 @@ from tests.support.clusters import (
     REWRITES,
     followed,
 )
-from tests.support.kube import Asked
-from tests.support.pages import until
+from tests.support.kube import Asked, FakeKube
+from tests.support.pages import running, until
 from tests.support.pods import alpha_pool, inference_pool, objective, pod, rewrite, rule
 
 Rights = set[tuple[str, str, str]]
 _PATH = re.compile(r"^/(?:api|apis/([^/]+))/[^/]+/namespaces/[^/]+/([^/]+)(?:/[^/]+(/status)?)?$")
 
-#: What the election does with its Lease: reads it, makes it, takes and gives it.
-LEASE = {("coordination.k8s.io", "leases", verb) for verb in ("get", "create", "update")}
+VERBS = {"replace": "update"}  #: of the server's requests, where rights have another word
 
 
 def granted(values: dict[str, Any]) -> Rights:
@@ -43,7 +44,8 @@ def used(asked: list[Asked]) -> Rights:
     for each in asked:
         match = _PATH.match(each.path)
         assert match is not None, each.path
-        found.add((match[1] or "", match[2] + (match[3] or ""), each.verb))
+        verb = VERBS.get(each.verb, each.verb)
+        found.add((match[1] or "", match[2] + (match[3] or ""), verb))
     return found
 
 
@@ -66,8 +68,18 @@ def test_the_role_grants_what_following_a_pool_uses_and_no_more() -> None:
     assert granted(read("gateway")) == asyncio.run(main())
 
 
-def test_with_leader_election_it_grants_the_lease_too() -> None:
-    assert granted(read("high-availability")) == granted(read("gateway")) | LEASE
+def test_with_leader_election_it_grants_what_leading_and_handing_over_use() -> None:
+    async def main() -> Rights:
+        async with FakeKube() as kube:
+            candidate = Candidate("models", lease_name("models", "qwen", ""), "qwen-epp-a-b_1")
+            leader = Leadership(kube.access(), candidate)
+            async with running(leader.run()):
+                await until(lambda: leader.leads)
+                await leader.release()
+            return used(kube.requests)
+
+    leases = asyncio.run(main())
+    assert granted(read("high-availability")) == granted(read("gateway")) | leases
 
 
 def test_without_a_pool_it_grants_pods_only() -> None:

@@ -37,8 +37,7 @@ def numbers(it: dict[str, Any]) -> dict[str, int]:
 @every_file
 def test_our_command_line_takes_every_argument_without_a_warning(name: str) -> None:
     warnings = options(read(name)).warnings
-    moved = {"--model-server-metrics", "--ha-enable"}
-    assert [each for each in warnings if not any(flag in each for flag in moved)] == []
+    assert [each for each in warnings if "--model-server-metrics" not in each] == []
 
 
 @every_file
@@ -153,6 +152,12 @@ def test_with_leader_election_nothing_waits_for_replicas_that_are_never_ready() 
     assert all_of(objects, "PodDisruptionBudget") == []
     assert "--ha-enable-leader-election=true" in container(objects)["args"]
     assert spec["template"]["spec"]["priorityClassName"] == "system-cluster-critical"
+
+
+@every_file
+def test_a_leader_is_elected_only_if_told(name: str) -> None:
+    elected = name == "high-availability"
+    assert options(read(name)).ha_enable_leader_election is elected
 
 
 def test_a_certificate_is_mounted_where_the_picker_looks() -> None:

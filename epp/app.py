@@ -27,7 +27,7 @@ from epp.catalog import Catalog
 from epp.clock import SystemClock
 from epp.collect.scrape import Scraper
 from epp.config.watch import watch_file
-from epp.counts import ScrapeCounts, StreamCounts
+from epp.counts import ScrapeCounts, StreamCounts, watch_pipeline
 from epp.errors import ConfigError
 from epp.exchange import Exchange
 from epp.extproc import tls
@@ -85,9 +85,9 @@ class App:
         self.clock = SystemClock()
         self.pool = Pool(options.pool_name or "default")
         self.ledger = Ledger()
-        self.book = RuleBook()
         self.leader = leadership_of(options)
         self.metrics = Metrics()
+        self.book = RuleBook(tell=self.metrics.rewritten)
         self.board = Board(self.pool, self.ledger, self.metrics.store, self.clock)
         self.unseen = Unseen(self.pool, self.clock)
         self.tracing = tracing_of(options.tracing, os.environ)
@@ -273,6 +273,7 @@ class App:
         if self.tracing is not None:
             self.tracing.attach(service)
         self.metrics.watch_pool(self.pool.name, self.pool.snapshot, self.ledger)
+        watch_pipeline(self.metrics, lambda: self.router.pipeline, self.pool)
         self.metrics.live("epp_buffered_bytes", lambda: {(): float(service.budget.used)})
         self.metrics.live("epp_open_exchanges", lambda: {(): float(len(self.unseen))})
         return service

@@ -1,4 +1,4 @@
-"""What the ext_proc service and the scraper tell, counted in the metrics."""
+"""What the ext_proc service, the scraper and the pipeline tell, counted in the metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from collections.abc import Callable
 from epp.collect.scrape import Reports
 from epp.errors import EppError
 from epp.extproc.server import Counters
+from epp.pipeline import Pipeline
+from epp.pool import Pool
+from epp.prefix.approx import ApproxPrefixCacheProducer
 from epp.telemetry.metrics import Metrics
+from epp.telemetry.store import Labels
+from epp.telemetry.table import PREFIX
 
 
 class StreamCounts(Counters):
@@ -42,3 +47,23 @@ class ScrapeCounts(Reports):
     def warn(self, text: str) -> None:
         """See `Reports.warn`."""
         self._warn(text)
+
+
+def watch_pipeline(metrics: Metrics, pipeline: Callable[[], Pipeline], pool: Pool) -> None:
+    """Write the gauges that the pipeline in use knows, whenever the page is read."""
+
+    def sizes() -> dict[Labels, float]:
+        return {
+            (name, made.type): float(made.index.blocks)
+            for name, made in pipeline().plugins.items()
+            if isinstance(made, ApproxPrefixCacheProducer)
+        }
+
+    def saturation() -> dict[Labels, float]:
+        endpoints = pool.routable()
+        if not endpoints:
+            return {}  # an empty pool is neither full nor free
+        return {(pool.name, "effective"): pipeline().gate.saturation(endpoints)}
+
+    metrics.live(f"{PREFIX}prefix_indexer_size", sizes)
+    metrics.live(f"{PREFIX}flow_control_pool_saturation", saturation)

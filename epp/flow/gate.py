@@ -32,10 +32,14 @@ class Gate:
             Saturated: the pool is full and the request may be dropped.
         """
         if request.priority < 0:
-            full = self._detector.saturation(endpoints())
+            full = self.saturation(endpoints())
             if full >= 1.0:
                 raise Saturated(f"the pool is saturated ({full:.2f}) and the request is sheddable")
         return False
+
+    def saturation(self, endpoints: Sequence[Endpoint]) -> float:
+        """How full ``endpoints`` are; 1.0 and above is full. See `plugin.SaturationDetector`."""
+        return self._detector.saturation(endpoints)
 
     async def wait(self, request: InferenceRequest) -> None:
         """Return when the request may go on."""

@@ -8,7 +8,7 @@ object first; of several targets one is chosen by weight.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Protocol
 
@@ -31,7 +31,7 @@ class Split(msgspec.Struct, frozen=True):
 
     models: tuple[str, ...]
     shares: tuple[float, ...]  #: where each model's part ends, increasing, the last is 1.0
-    name: str = ""  #: of the object that says so, for spreading sessions
+    name: str = ""  #: of the object that says so
 
     def choose(self, chance: float) -> str:
         """Return the model at ``chance``, 0.0 <= chance < 1.0."""
@@ -48,25 +48,31 @@ class Table(msgspec.Struct, frozen=True):
     exact: Mapping[str, Split] = {}  #: by the name the client used
     generic: Split | None = None  #: for every other name
 
-    def target(self, request: InferenceRequest, chance: float) -> str:
-        """Return the model to ask for instead, '' for none; a session keeps its own."""
-        split = self.exact.get(request.model, self.generic)
-        if split is None:
-            return ""
-        session = request.session or request.headers.get(headers.SESSION_ID, "")
-        if session and len(split.models) > 1:
-            chance = _place(session, split.name, request.model)
-        return split.choose(chance)
+    def split(self, model: str) -> Split | None:
+        """Return what shares the requests for ``model``, if a rule says so."""
+        return self.exact.get(model, self.generic)
 
 
 NOTHING = Table()
 
+Tell = Callable[[str, str, str], None]  #: a rewrite's name, the model asked for, the one chosen
+
+
+def _tell_nobody(name: str, model: str, target: str) -> None:
+    """Count nothing."""
+
 
 class RuleBook:
-    """The table in use. It is replaced whole, so that no request sees half a change."""
+    """The table in use. It is replaced whole, so that no request sees half a change.
 
-    def __init__(self, table: Table = NOTHING) -> None:
+    Args:
+        table: to begin with.
+        tell: is told of each choice of a model by a rule.
+    """
+
+    def __init__(self, table: Table = NOTHING, tell: Tell = _tell_nobody) -> None:
         self.table = table
+        self.tell = tell
 
 
 class Rules:
@@ -102,11 +108,20 @@ class Rules:
             flow=headers.first(asked, headers.FAIRNESS_ID) or headers.DEFAULT_FLOW,
         )
         target = headers.first(asked, headers.MODEL_REWRITE)
-        if table.exact or table.generic:
-            target = table.target(request, self._chance.random()) or target
+        if request.model and (split := table.split(request.model)) is not None:
+            target = self._choose(split, request)
         if target and target != request.model:
             request = self._rewrite(request, target)
         return request
+
+    def _choose(self, split: Split, request: InferenceRequest) -> str:
+        """Choose by weight; a session keeps its model."""
+        session = request.session or request.headers.get(headers.SESSION_ID, "")
+        shared = len(split.models) > 1
+        chance = _place(session, split.name, request.model) if session else self._chance.random()
+        target = split.choose(chance) if shared else split.models[0]
+        self._book.tell(split.name, request.model, target)
+        return target
 
 
 def _place(*names: str) -> float:

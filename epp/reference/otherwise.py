@@ -121,4 +121,26 @@ OTHERWISE = (
         "It has none.",
         "integration/test_admin.py::test_there_is_no_profiler",
     ),
+    Otherwise(
+        "A terminating pod is dropped at once, and what was in flight there is not known any more.",
+        "It gets nothing new and keeps its requests until it is gone; so does one that is not "
+        "ready for a while.",
+        "field/test_c_kubernetes.py::test_b066_a_drained_pod_keeps_its_requests_and_shows_them",
+    ),
+    Otherwise(
+        "The model's name is restored in an answer only where one piece holds it whole.",
+        "It is found wherever the answer is cut.",
+        "property/test_restore.py::test_names_and_nothing_else_change_wherever_the_answer_is_cut",
+    ),
+    Otherwise(
+        "A weighted rewrite is drawn anew for each request of a session.",
+        "A session, by `x-session-id`, keeps its model.",
+        "unit/test_rules.py::test_a_session_keeps_its_model",
+    ),
+    Otherwise(
+        "The status of objectives and rewrites is never written.",
+        "Those that count get the condition `Accepted`, with what of them does nothing; it needs "
+        "the verb `patch` on their `status`.",
+        "integration/test_kube_pool.py::test_policies_that_count_say_so_in_their_status",
+    ),
 )

@@ -115,6 +115,11 @@ class Metrics:
         if isinstance(error, Unavailable | Dropped):
             self.store[f"{PREFIX}scheduler_attempts_total"].number("failure", "", "", "", "").add()
 
+    def rewritten(self, rule: str, model: str, target: str) -> None:
+        """A rewrite rule chose ``target`` for a request for ``model``."""
+        labels = rule, self._models(model), self._models(target)
+        self.store[f"{PREFIX}model_rewrite_decisions_total"].number(*labels).add()
+
     def reaped(self) -> None:
         """A request was given up: nobody told how it ended."""
         self.store["epp_reaped_requests_total"].number().add()

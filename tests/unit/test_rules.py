@@ -91,6 +91,15 @@ def test_a_replaced_table_counts_for_the_next_request() -> None:
     assert applied.apply(request).priority == 5
 
 
+def test_each_choice_by_a_rule_is_told() -> None:
+    told: list[tuple[str, str, str]] = []
+    table = Table(exact={"m": Split(("n",), (1.0,), "rule")})
+    applied = Rules(rewritten, RuleBook(table, lambda *choice: told.append(choice)))
+    for model in ("m", "other", ""):
+        applied.apply(build.request(model=model, headers={}))
+    assert told == [("rule", "m", "n")]
+
+
 @pytest.mark.parametrize(
     ("chance", "model"), [(0.0, "a"), (0.49, "a"), (0.5, "b"), (0.999_999, "b")]
 )

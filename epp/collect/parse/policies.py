@@ -115,7 +115,7 @@ def read_rewrite(manifest: Mapping[str, Any], pool: PoolName) -> Policy | None:
     name = _about(manifest, "name")
     rules, problems = [], []
     for index, rule in enumerate(spec.rules or ()):
-        split, problem = _split(rule.targets or (), f"{name}/{index}")
+        split, problem = _split(rule.targets or (), name)
         models = tuple(m.model.value for m in rule.matches or () if m.model is not None)
         if problem:
             problems.append(f"spec.rules[{index}]: {problem}")

@@ -189,6 +189,15 @@ def test_refusals_are_counted_by_reason(error: EppError, code: str) -> None:
     assert total == 1
 
 
+def test_choices_by_rewrite_rules_are_counted() -> None:
+    metrics = Metrics(process=False)
+    metrics.rewritten("rule", "public", "private")
+    metrics.rewritten("rule", "public", "private")
+    labels = {"model_rewrite_name": "rule", "model_name": "public", "target_model": "private"}
+    assert value(metrics, "llm_d_epp_model_rewrite_decisions_total", **labels) == 2
+    assert value(metrics, "inference_extension_model_rewrite_decisions_total", **labels) == 2
+
+
 def test_an_older_name_is_the_sum_over_the_labels_it_lacks() -> None:
     metrics = Metrics(process=False)
     one_request(metrics, flow="alice")

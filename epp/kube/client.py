@@ -47,7 +47,7 @@ class Kube:
     """The client; an async context manager that owns the connections."""
 
     def __init__(self, access: Access, *, seconds: float = CALL_SECONDS) -> None:
-        """Take ``access``; ``seconds`` bound each call."""
+        """Take ``access``; ``seconds`` bound each call, and of a watch the time to its first byte."""
         self.access = access
         self.seconds = seconds
         self._tls = Tls(access.trust) if access.server.startswith("https:") else None
@@ -112,13 +112,15 @@ class Kube:
         Raises:
             KubeError: the answer is not 2xx, none came, or (while the body is read) it broke off.
         """
+        bound = min(self.seconds, call.seconds)
         try:
-            async with await self._open(call) as answer:
+            async with asyncio.timeout(bound):
+                answer = await self._open(call)
+            bound = call.seconds
+            async with answer:
                 yield answer
         except TimeoutError as error:
-            raise KubeError(
-                f"{call}: no answer within {call.seconds} s", reason="timeout"
-            ) from error
+            raise KubeError(f"{call}: no answer within {bound} s", reason="timeout") from error
         except (aiohttp.ClientSSLError, ssl.SSLError) as error:
             raise KubeError(f"{call}: TLS: {error}", reason="tls") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -137,21 +139,17 @@ class Kube:
 
     async def _open(self, call: Call) -> aiohttp.ClientResponse:
         """Send ``call``, once more with another credential if there is one after a 401."""
-        shown = await self._credential(call)
+        shown = await self.access.credentials.current()
         try:
             return await self._accepted(call, shown)
         except KubeError as error:
             if error.status != 401:
                 raise
             self.access.credentials.refuse(shown)
-            another = await self._credential(call)
+            another = await self.access.credentials.current()
             if another == shown:
                 raise
         return await self._accepted(call, another)
-
-    async def _credential(self, call: Call) -> Credential:
-        async with asyncio.timeout(call.seconds):
-            return await self.access.credentials.current()
 
     async def _accepted(self, call: Call, shown: Credential) -> aiohttp.ClientResponse:
         answer = await self._send(call, shown)

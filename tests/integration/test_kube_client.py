@@ -231,6 +231,7 @@ class Plain:
     def __init__(self, **answer: Any) -> None:
         self.heard: list[str] = []
         self.paths: list[str] = []
+        self.hosts: list[str] = []
         self._answer = answer
 
     async def __aenter__(self) -> str:
@@ -246,6 +247,7 @@ class Plain:
 
     async def _say(self, request: web.Request) -> web.Response:
         self.paths.append(request.path)
+        self.hosts.append(request.host)
         self.heard.append(request.headers.get("Authorization", ""))
         return web.Response(**self._answer)
 
@@ -286,6 +288,32 @@ def test_a_server_below_a_path_is_reached_there() -> None:
             async with Kube(access) as kube:
                 await kube.get(PODS)
             assert server.paths == [f"/k8s/clusters/c-1{PODS}"]
+
+    asyncio.run(scenario())
+
+
+def test_the_proxy_of_a_kubeconfig_is_used() -> None:
+    async def scenario() -> None:
+        proxy = Plain(text="{}")
+        async with proxy as url:
+            access = Access("http://api.invalid", "x", Fixed(Credential()), proxy=url)
+            async with Kube(access) as kube:
+                await kube.get(PODS)
+            assert proxy.hosts == ["api.invalid"]
+
+    asyncio.run(scenario())
+
+
+def test_a_credential_that_cannot_be_had_is_an_error_of_its_own(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with FakeKube() as server:
+            plugin = ExecPlugin(Exec("./none"), tmp_path)
+            access = msgspec.structs.replace(server.access(), credentials=plugin)
+            async with Kube(access) as kube:
+                with pytest.raises(KubeError, match="cannot be run") as caught:
+                    await kube.get(PODS)
+            assert (caught.value.status, caught.value.reason) == (0, "credentials")
+            assert server.requests == []
 
     asyncio.run(scenario())
 

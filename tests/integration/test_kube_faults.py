@@ -7,6 +7,7 @@ import time
 
 import msgspec
 import pytest
+import uvloop
 
 from tests.support.kube import FakeKube
 from tests.support.kube_follow import PODS, QUICK, following, pod, settled
@@ -249,3 +250,38 @@ def test_an_expired_page_begins_the_list_anew() -> None:
                 assert len(starts) == 2
 
     asyncio.run(scenario())
+
+
+def test_a_watch_whose_answer_does_not_begin_is_given_up_early() -> None:
+    async def scenario() -> None:
+        async with FakeKube() as server, settled(server, "a", seconds=0.3) as followed:
+            server.faults.hang = True
+            server.cut_watches()
+            server.put(PODS, pod("b"))
+            began = time.monotonic()
+            await until(lambda: len(server.asked("watch")) >= 3)  # each one is bounded by 5.2 s
+            assert time.monotonic() - began < 3
+            server.faults.hang = False
+            await until(lambda: followed.names == {"a", "b"})
+
+    asyncio.run(scenario())
+
+
+def test_the_faults_are_survived_on_uvloop_too() -> None:
+    async def scenario() -> None:
+        async with FakeKube() as server, settled(server, "a", "b") as followed:
+            server.cut_watches(mid_line=True)
+            server.remove(PODS, "a")
+            await until(lambda: followed.names == {"b"}, 5)
+            await until(lambda: server.watching == 1)
+            server.fail_watches(410)
+            server.put(PODS, pod("c"))
+            await until(lambda: followed.names == {"b", "c"}, 5)
+            await server.stop()
+            server.remove(PODS, "b")
+            server.expire()
+            await server.start()
+            await until(lambda: followed.names == {"c"}, 5)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())

@@ -67,7 +67,8 @@ class Followed:
 @asynccontextmanager
 async def following(server: FakeKube, **options: Any) -> AsyncIterator[Followed]:
     """A reflector over ``server``'s pods, stopped at the end."""
-    async with Kube(server.access(options.pop("token", ""))) as kube:
+    access = server.access(options.pop("token", ""))
+    async with Kube(access, seconds=options.pop("seconds", 5.0)) as kube:
         followed = Followed(kube, **options)
         task = asyncio.create_task(followed.reflector.run())
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ def check(it: dict[str, Any]) -> None:
     Raises:
         Wrong: and what is.
     """
+    _check(json.dumps(it))
+
+
+@cache
+def _check(text: str) -> None:
+    it = json.loads(text)
     what = f"{it['apiVersion']} {it['kind']} {it['metadata']['name']}"
     spec = _custom().get(f"{it['apiVersion']} {it['kind']}")
     try:

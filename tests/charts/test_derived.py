@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from epp import __version__
-from tests.charts.documented import values
-from tests.charts.refresh import derived
+from tests.charts.derived.documented import values
+from tests.charts.derived.files import derived
 from tests.support.chart import CHART
 
 FILES = derived()
@@ -17,7 +17,7 @@ FILES = derived()
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_it_is_fresh(path: Path) -> None:
-    assert path.read_text() == FILES[path], "python -m tests.charts.refresh writes it"
+    assert path.read_text() == FILES[path], "python -m tests.charts.derived writes it"
 
 
 def test_the_chart_s_version_is_the_picker_s() -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from epp.headers import CONTROL
-from tests.charts.lean import FOLDER, PICKER, Lean
+from tests.charts.derived.lean import FOLDER, PICKER, Lean
 from tests.support.chart import PROVIDERS, Objects, one, render
 from tests.support.manifests import check
 

@@ -8,7 +8,7 @@ import pytest
 
 from epp.cli import _parser, serve_options
 from epp.options import ServeOptions
-from tests.charts.documented import at, defaults, translations
+from tests.charts.derived.documented import at, defaults, translations
 from tests.support.chart import Objects, all_of, container, notes, one, read, render
 
 

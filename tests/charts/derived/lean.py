@@ -11,7 +11,7 @@ import yaml
 from epp.gateway.bootstrap import bootstrap
 from epp.gateway.options import GatewayOptions
 
-FOLDER = Path(__file__).parents[2] / "gateway/kubernetes"
+FOLDER = Path(__file__).parents[3] / "gateway/kubernetes"
 PICKER = "qwen-epp.models.svc.cluster.local"
 
 MANAGER_FIELDS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.charts.documented import WHOLE, defaults, translations, values
+from tests.charts.derived.documented import WHOLE, defaults, translations, values
 
 Schema = dict[str, Any]
 

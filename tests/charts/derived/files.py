@@ -1,17 +1,16 @@
-"""The chart's files that follow from others; ``python -m tests.charts.refresh`` writes them."""
+"""The chart's files that follow from others; ``python -m tests.charts.derived`` writes them."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 from epp.gateway.options import GatewayOptions
 from epp.gateway.render import render
-from tests.charts.documented import Value, translations, values
-from tests.charts.lean import manifests
-from tests.charts.schema import schema
+from tests.charts.derived.documented import Value, translations, values
+from tests.charts.derived.lean import manifests
+from tests.charts.derived.schema import schema
 from tests.support.chart import CHART
 
 BOOTSTRAPS = {
@@ -70,16 +69,3 @@ def _translations_table() -> str:
         read = "".join(f"; {json.dumps(k)} is {json.dumps(v)}" for k, v in each.read.items())
         rows.append(f"| {came} | {f'`{each.to}`{read}' if each.to else each.ignored} |\n")
     return "".join(["| there | here, or why it changes nothing |\n", "| --- | --- |\n", *rows])
-
-
-def main() -> int:
-    """Write every file that is not as it should be."""
-    for path, text in derived().items():
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
-            print(path)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -118,9 +118,6 @@ def test_b028_a_gateway_that_fails_open_balances_while_its_picker_is_down(
                 assert answer.status == 200
                 assert msgspec.json.decode(answer.body, type=Seen).body == data
         assert all(stack.counts(number).requests for number in range(2))
-        stack.start_picker()
-        answer = asyncio.run(http1.request(stack.port, "POST", CHAT, wanted(kind="seen"), b"{}"))
-        assert msgspec.json.decode(answer.body, type=Seen).get(DESTINATION) in stack.addresses
 
 
 # --- what is told -----------------------------------------------------------------------------

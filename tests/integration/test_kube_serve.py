@@ -134,25 +134,3 @@ def test_of_two_replicas_one_is_ready_and_its_end_is_the_others_turn(tmp_path: P
             assert lease == "epp-default-pool.llm-d.ai"
 
     asyncio.run(main())
-
-
-def test_an_api_server_that_is_away_does_not_unseat_the_only_leader(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with FakeKube() as kube:
-            cluster(kube, "127.0.0.2")
-            flags = (kubeconfig(tmp_path, kube), "--ha-enable-leader-election")
-            async with serving(tmp_path, *flags, endpoints=POOL) as picker:
-                await eventually(lambda: is_ready(picker))
-                await kube.stop()
-                await asyncio.sleep(11.0)  # longer than a leadership lasts without renewal
-                assert await is_ready(picker)
-                assert await hosts(picker) == ["127.0.0.2:8000"]
-                await kube.start()
-                kube.put(PODS, pod("new", "127.0.0.3"))
-
-                async def follows() -> bool:
-                    return "127.0.0.3:8000" in await hosts(picker)
-
-                await eventually(follows, bound=40.0)
-
-    asyncio.run(main())

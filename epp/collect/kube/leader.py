@@ -38,6 +38,7 @@ class Leadership:
         self._access = access
         self._candidate = candidate
         self._election: Election | None = None
+        self._released = False
 
     @property
     def leads(self) -> bool:
@@ -47,7 +48,7 @@ class Leadership:
     @property
     def ready(self) -> bool:
         """Whether requests may come here."""
-        if self._election is None:
+        if self._election is None or self._released:
             return False
         return self._election.leads or self._election.holder == self._candidate.identity
 
@@ -64,6 +65,7 @@ class Leadership:
 
     async def release(self) -> None:
         """Hand over to another picker, within `RELEASE_SECONDS`."""
+        self._released = True
         if self._election is None:
             return
         try:

@@ -52,6 +52,20 @@ class _RewriteSpec(msgspec.Struct, rename="camel"):
     rules: list[_Rule] | None = None
 
 
+class _Metadata(msgspec.Struct):
+    name: str
+    generation: int | None = None
+
+
+class _Status(msgspec.Struct):
+    conditions: list[dict[str, Any]] | None = None
+
+
+class _Told(msgspec.Struct):
+    metadata: _Metadata
+    status: _Status | None = None
+
+
 class PoolName(msgspec.Struct, frozen=True):
     """The pool whose policies count."""
 
@@ -81,14 +95,13 @@ class Seen(msgspec.Struct, frozen=True):
 
 def see(manifest: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Policy | None]) -> Seen:
     """Read one object with ``read``; one that cannot be read says why, and does nothing."""
-    about, status = manifest.get("metadata") or {}, manifest.get("status") or {}
-    name = str(about.get("name", ""))
     try:
+        told = msgspec.convert(manifest, _Told)
         policy = read(manifest)
     except ValueError as error:
-        return Seen(name, unreadable=str(error))
-    conditions = tuple(status.get("conditions") or ())
-    return Seen(name, policy, "", int(about.get("generation") or 0), conditions)
+        return Seen(_about(manifest, "name"), unreadable=str(error))
+    about, status = told.metadata, told.status or _Status()
+    return Seen(about.name, policy, "", about.generation or 0, tuple(status.conditions or ()))
 
 
 def read_objective(manifest: Mapping[str, Any], pool: PoolName) -> Policy | None:

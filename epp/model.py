@@ -108,6 +108,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     prompt: bytes = b""  #: canonical prompt, about 4 bytes per token; b"" if there is none
     prompt_tokens: int = 0  #: estimated, or exact where the client sent token ids
     salt: str = ""  #: vLLM's ``cache_salt``
+    computed: bool = True  #: the engine will compute the prompt, not only count or render it
     streaming: bool = False  #: the client asked for an event stream
     multimodal: bool = False  #: carries images, audio or video
     max_output_tokens: int | None = None  #: the client's limit
@@ -129,6 +130,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
 
     def uncached_tokens(self, endpoint_id: EndpointId, producer: str = "") -> int:
         """Prompt tokens that ``endpoint_id`` would have to compute; all, if nothing is known."""
+        if not self.computed:
+            return 0
         match = self.match(producer)
         if match is None:
             return self.prompt_tokens

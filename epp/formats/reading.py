@@ -149,6 +149,10 @@ def longest_suffix(path: str, suffixes: Collection[str]) -> str:
     return max(claimed, key=len, default="")
 
 
+NOT_COMPUTED = frozenset({"count-tokens", "completions-render", "chat-render"})
+"""Formats whose prompt is read by the server and not by the model: nothing of it gets cached."""
+
+
 def opaque(
     arrival: Arrival, path: str, now: float, unread: str, *, format: str = "opaque", model: str = ""
 ) -> InferenceRequest:
@@ -199,6 +203,7 @@ def read_json(
         prompt=facts.prompt,
         prompt_tokens=facts.prompt_tokens,
         salt=facts.salt,
+        computed=format not in NOT_COMPUTED,
         streaming=facts.streaming,
         multimodal=facts.multimodal,
         max_output_tokens=facts.max_output_tokens,

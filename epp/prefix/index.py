@@ -35,7 +35,8 @@ _SHARD = _SHARDS - 1
 # A plain dict, least recent first. An OrderedDict takes twice the memory, and growing one of
 # 30,000 entries stalls for 5 ms. Deleting from the front leaves gaps that the next iteration
 # has to step over, so eviction takes all its victims in one.
-_Recency = dict[BlockHash, None]
+_Recency = dict[BlockHash, float]
+"""When each block was last learned, in the learner's time."""
 
 
 class PrefixIndex:
@@ -129,8 +130,27 @@ class PrefixIndex:
             self._name(low_set & ~high_set, high, found)
         return found
 
-    def learn(self, endpoint_id: EndpointId, chain: Sequence[BlockHash]) -> None:
+    def touched(self, endpoint_id: EndpointId, block: BlockHash) -> float | None:
+        """When ``endpoint_id`` last learned ``block``; None if it does not hold it."""
+        slot = self._slots.get(endpoint_id)
+        return None if slot is None else self._held[slot].get(block)
+
+    def distrust(self, endpoint_id: EndpointId, share: float, least: int) -> int:
+        """Take ``share`` (0.0 to 1.0) off what ``endpoint_id`` can hold, which was less than thought.
+
+        It is taken off what is held or off its capacity, whichever is less, and from the least
+        recent on. Returns its new capacity, which is at least ``least`` if it was before.
+        """
+        capacity = self.capacity(endpoint_id)
+        believed = int(min(capacity, self.held(endpoint_id)) * (1.0 - share))
+        believed = max(believed, min(least, capacity))
+        self.set_capacity(endpoint_id, believed)
+        return believed
+
+    def learn(self, endpoint_id: EndpointId, chain: Sequence[BlockHash], now: float = 0.0) -> None:
         """Note that ``endpoint_id`` holds (or is about to hold) ``chain``, as its most recent.
+
+        ``now`` is what `touched` says of these blocks from now on.
 
         Blocks beyond its capacity are left out, from the end. O(len(chain)).
         """
@@ -151,7 +171,7 @@ class PrefixIndex:
             shard[block] = shard.get(block, 0) | bit
         # Moved to the end by C loops: a long warm prompt costs 0.1 us a block, not 0.25.
         deque(map(recency.pop, chain[:known], repeat(None)), maxlen=0)
-        recency.update(dict.fromkeys(reversed(chain)))
+        recency.update(dict.fromkeys(reversed(chain), now))
         self._entries += len(recency) - before
         self._evict(slot, len(recency) - self.capacity(endpoint_id))
         self._make_room()

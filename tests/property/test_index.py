@@ -27,12 +27,14 @@ class NaiveIndex:
         self.capacity = capacity
         self.capacities: dict[EndpointId, int] = {}
         self.recent: dict[EndpointId, list[BlockHash]] = {}
+        self.times: dict[tuple[EndpointId, BlockHash], float] = {}
 
     def room(self, endpoint: EndpointId) -> int:
         return self.capacities.get(endpoint, self.capacity)
 
-    def learn(self, endpoint: EndpointId, blocks: tuple[BlockHash, ...]) -> None:
+    def learn(self, endpoint: EndpointId, blocks: tuple[BlockHash, ...], now: float) -> None:
         blocks = blocks[: self.room(endpoint)]
+        self.times.update({(endpoint, block): now for block in blocks})
         held = [block for block in self.recent.get(endpoint, []) if block not in blocks]
         self.recent[endpoint] = held + list(reversed(blocks))
         self.shrink(endpoint)
@@ -40,6 +42,14 @@ class NaiveIndex:
     def set_capacity(self, endpoint: EndpointId, blocks: int) -> None:
         self.capacities[endpoint] = blocks
         self.shrink(endpoint)
+
+    def distrust(self, endpoint: EndpointId, quarters: int, least: int) -> None:
+        room = self.room(endpoint)
+        left = min(room, len(self.recent.get(endpoint, []))) * (4 - quarters) // 4
+        self.set_capacity(endpoint, left if left >= least else min(least, room))
+
+    def touched(self, endpoint: EndpointId, block: BlockHash) -> float | None:
+        return self.times[endpoint, block] if block in self.recent.get(endpoint, []) else None
 
     def shrink(self, endpoint: EndpointId) -> None:
         held = self.recent.get(endpoint, [])
@@ -65,11 +75,33 @@ class IndexMachine(RuleBasedStateMachine):
         super().__init__()
         self.index = PrefixIndex(capacity=12)
         self.naive = NaiveIndex(capacity=12)
+        self.now = 0.0
 
     @rule(endpoint=ENDPOINTS, path=PATHS)
     def learn(self, endpoint: EndpointId, path: str) -> None:
-        self.index.learn(endpoint, chain(path))
-        self.naive.learn(endpoint, chain(path))
+        self.now += 1.0
+        self.index.learn(endpoint, chain(path), self.now)
+        self.naive.learn(endpoint, chain(path), self.now)
+
+    @rule(endpoint=ENDPOINTS, quarters=st.integers(0, 4), least=st.integers(0, 8))
+    def distrust(self, endpoint: EndpointId, quarters: int, least: int) -> None:
+        believed = self.index.distrust(endpoint, quarters / 4, least)
+        self.naive.distrust(endpoint, quarters, least)
+        assert believed == self.index.capacity(endpoint) == self.naive.room(endpoint)
+
+    @rule(endpoint=ENDPOINTS, path=PATHS)
+    def touched(self, endpoint: EndpointId, path: str) -> None:
+        for block in chain(path):
+            assert self.index.touched(endpoint, block) == self.naive.touched(endpoint, block)
+
+    @rule(endpoint=ENDPOINTS, path=PATHS, quarters=st.integers(0, 4))
+    def what_was_just_learned_stays_whatever_is_distrusted(
+        self, endpoint: EndpointId, path: str, quarters: int
+    ) -> None:
+        self.learn(endpoint, path)
+        held = self.index.look_up(chain(path)).get(endpoint, 0)
+        self.distrust(endpoint, quarters, len(path))
+        assert self.index.look_up(chain(path)).get(endpoint, 0) == held
 
     @rule(endpoint=ENDPOINTS, blocks=st.integers(0, 20))
     def set_capacity(self, endpoint: EndpointId, blocks: int) -> None:

@@ -193,3 +193,23 @@ def test_broken_json_that_does_not_say_it_is_json_is_routed() -> None:
 
 def test_broken_json_on_an_unknown_path_is_routed() -> None:
     assert parsed("/v1/other", b"{").unread == "no-parser"
+
+
+@pytest.mark.parametrize(
+    ("path", "computed"),
+    [
+        ("/v1/chat/completions", True),
+        ("/v1/completions", True),
+        ("/v1/messages", True),
+        ("/v1/chat/completions/render", False),
+        ("/v1/completions/render", False),
+        ("/v1/messages/count_tokens", False),
+    ],
+)
+def test_a_prompt_that_is_only_counted_or_rendered_is_not_computed(
+    path: str, computed: bool
+) -> None:
+    body = {"model": "m", "prompt": "hi", "messages": [{"role": "user", "content": "hi"}]}
+    read = parsed(path, body)
+    assert read.prompt
+    assert read.computed is computed

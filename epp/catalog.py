@@ -111,7 +111,6 @@ _KINDS: Mapping[str, str] = {
     "screener": "screen",
     "observer": "ended",
     "preparer": "prepare",
-    "header-adder": "add_headers",
     "answer-header-adder": "answer_headers",
     "answer-reporter": "report",
 }

@@ -291,6 +291,5 @@ _WRAPPERS: dict[str, Callable[[_Guard], Any]] = {
     "disaggregate": _anything("disaggregate", instead=False),
     "saturation": _anything("saturation", instead=0.0),
     "answer_headers": _headers("answer_headers"),
-    "add_headers": _headers("add_headers"),
     "report": _report,
 }

@@ -202,15 +202,6 @@ class PoolWatcher(Protocol):
 
 
 @runtime_checkable
-class HeaderAdder(Protocol):
-    """Adds request headers to a finished pick."""
-
-    def add_headers(self, request: InferenceRequest, pick: Pick) -> Mapping[str, str]:
-        """Return headers to set on the forwarded request."""
-        ...
-
-
-@runtime_checkable
 class AnswerHeaderAdder(Protocol):
     """Adds headers to the answer, where the answer passes through us."""
 

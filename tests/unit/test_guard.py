@@ -64,7 +64,6 @@ METHODS: list[tuple[str, tuple[Any, ...], Any, list[Any]]] = [
     ("disaggregate", (REQUEST, A), False, []),
     ("saturation", ((A, B),), 0.0, []),
     ("answer_headers", (REQUEST, Pick((A,)), ""), {}, [None, {"x": 5}, ["x"]]),
-    ("add_headers", (REQUEST, Pick((A,))), {}, [None, {5: "x"}]),
     (
         "report",
         (REQUEST, Pick((A,)), Usage()),

@@ -52,8 +52,9 @@ class Reflector:
 
     Attributes:
         synced: the collection was read once.
-        forbidden: the message of the last 401 or 403; "" once a call succeeds.
-        missing: the collection is not served: its CRD is not installed. Asked for again.
+        forbidden: the message of the last 401 or 403; "" once a watch is open.
+        missing: the collection is not served, its CRD is not installed, and nothing of it is held
+            any more. It is asked for again.
         heard_at: the clock's seconds when the server last answered; None: never.
     """
 
@@ -98,7 +99,7 @@ class Reflector:
 
     @property
     def missing(self) -> bool:
-        return self._missing_since is not None
+        return self._missing_since is not None and not len(self._copy)
 
     async def run(self) -> None:
         """Follow the collection until cancelled."""
@@ -164,8 +165,7 @@ class Reflector:
         }
         call = Call("GET", self._path, params, seconds=lifetime + habits.pace.grace)
         async with self._kube.stream(call) as answer:
-            self._heard()
-            self._failures = min(self._failures, habits.pace.short_row)
+            self._opened()
             async for line in lines(str(call), answer):
                 self._heard()
                 self._take(decode_event(str(call), line))
@@ -200,10 +200,15 @@ class Reflector:
     def _heard(self) -> None:
         """The server answered well."""
         self.heard_at = self._now()
-        if self.forbidden or self.missing:
-            log.info("%s: is served again", self._path)
-        self.forbidden = ""
         self._missing_since = None
+
+    def _opened(self) -> None:
+        """The watch is open: all rights are there."""
+        self._heard()
+        self._failures = min(self._failures, self._habits.pace.short_row)
+        if self.forbidden:
+            log.info("%s: is allowed again", self._path)
+        self.forbidden = ""
 
     def _note(self, error: KubeError) -> None:
         """Remember what went wrong."""
@@ -230,7 +235,7 @@ class Reflector:
 
     def _pause(self, problem: KubeError | None) -> float:
         habits = self._habits
-        if self.missing and not len(self._copy):
+        if self.missing:
             return habits.pace.missing
         asked = problem.retry_after if problem is not None else 0.0
         return habits.pace.backoff.pause(self._failures, habits.random.random(), asked=asked)

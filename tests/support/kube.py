@@ -142,8 +142,6 @@ class FakeKube:
     ) -> Access:
         return Access(self.url, namespace, Fixed(Credential(token)), trust)
 
-    # What tests do to objects.
-
     def put(self, collection: str, it: Object) -> Object:
         """Create or replace an object; watches hear of it."""
         new = self.objects.put(collection, it)
@@ -156,8 +154,6 @@ class FakeKube:
 
     def get(self, collection: str, name: str) -> Object | None:
         return self.objects.collection(collection).get(name)
-
-    # What tests do to the server.
 
     def refuse(
         self,
@@ -205,8 +201,6 @@ class FakeKube:
     @property
     def watching(self) -> int:
         return len(self._watches)
-
-    # Serving.
 
     def _notify(self) -> None:
         async def notify() -> None:

@@ -12,6 +12,7 @@ from epp.cli import _parser, serve_options
 from epp.config.load import load
 from epp.extproc.health import LIVENESS, READINESS
 from epp.options import ServeOptions
+from epp.schedule import DEFAULT_WEIGHTS
 from tests.support.chart import POOL, VALUES, all_of, container, one, read, render
 
 FILES = sorted(path.stem for path in VALUES.glob("*.yaml"))
@@ -36,8 +37,7 @@ def numbers(it: dict[str, Any]) -> dict[str, int]:
 
 @every_file
 def test_our_command_line_takes_every_argument_without_a_warning(name: str) -> None:
-    warnings = options(read(name)).warnings
-    assert [each for each in warnings if "--model-server-metrics" not in each] == []
+    assert options(read(name)).warnings == ()
 
 
 @every_file
@@ -94,16 +94,31 @@ def test_flags_and_environment_come_through_unchanged() -> None:
     assert told.tracing is True
 
 
-@pytest.mark.parametrize("name", ["everything", "router-tree"])
+@pytest.mark.parametrize("name", ["everything", "router-tree", "standalone"])
 def test_the_config_map_holds_the_configuration_that_is_read(name: str) -> None:
     objects, told = render(read(name)), options(read(name))
-    deployment = all_of(objects, "Deployment")[0]["metadata"]["name"]
-    files = one(objects, "ConfigMap", deployment)["data"]
+    maps = {it["metadata"]["name"]: it["data"] for it in all_of(objects, "ConfigMap")}
+    files = maps[one(objects, "Deployment")["metadata"]["name"]]
     text = files[Path(told.config_file).name]
     assert load(text, kinds=Catalog(()).kinds).warnings == ()
     (mount,) = [m for m in container(objects)["volumeMounts"] if m["name"] == "config"]
     assert mount["mountPath"] == str(Path(told.config_file).parent)
     assert "subPath" not in mount  # such a mount never changes, so nothing would be read again
+
+
+def test_other_engines_are_scraped_as_told_and_the_built_in_policy_stays() -> None:
+    files = one(render(read("standalone")), "ConfigMap", "qwen-epp")["data"]
+    catalog = Catalog(())
+    config = load(
+        files["scraping.yaml"], kinds=catalog.kinds, default_profile=DEFAULT_WEIGHTS
+    ).config
+    builtin = load(None, kinds=catalog.kinds, default_profile=DEFAULT_WEIGHTS).config
+    assert config.scheduling_profiles == builtin.scheduling_profiles
+    parameters = {plugin.type: plugin.parameters for plugin in config.plugins}
+    assert parameters["core-metrics-extractor"] == {"defaultEngine": "sglang"}
+    assert parameters["metrics-data-source"] == {
+        "scheme": "https", "path": "/stats", "insecureSkipVerify": False,
+    }  # fmt: skip
 
 
 @every_file

@@ -145,3 +145,12 @@ def test_the_check_refuses_what_an_api_server_would_refuse() -> None:
     deployment["spec"]["template"]["spec"]["containers"][0]["imag"] = "x"
     with pytest.raises(Wrong, match="imag"):
         check(deployment)
+
+
+def test_one_s_own_traffic_policy_wins_over_ours() -> None:
+    own = {"tls": {"mode": "MUTUAL", "credentialName": "x"}, "connectionPool": {}}
+    provider = {"name": "istio", "istio": {"destinationRule": {"trafficPolicy": own}}}
+    rule = one(render(read("gateway") | {"provider": provider}), "DestinationRule")
+    check(rule)
+    assert rule["spec"]["trafficPolicy"]["tls"]["mode"] == "MUTUAL"
+    assert "connectionPool" in rule["spec"]["trafficPolicy"]

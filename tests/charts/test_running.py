@@ -43,7 +43,6 @@ async def gets_ready(name: str, folder: Path) -> list[str]:
     values: dict[str, Any] = read(name)
     values["pool"]["matchLabels"] = {"app": "vllm"}
     values["tracing"] = {"enabled": False}
-    values.get("picker", {}).pop("metricsDataSource", None)
     objects = render(values, release="chat", namespace="default")
     probes = [
         container(objects)[kind]["grpc"]["service"]

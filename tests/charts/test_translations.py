@@ -75,7 +75,7 @@ def test_installing_says_which_values_change_nothing() -> None:
     said = notes(read("router-tree"))
     for path in (
         "router.epp.image",
-        "router.modelServers.type",
+        "scraping",
         "router.monitoring.prometheus.auth",
     ):
         assert f"* {path} changes nothing: " in said

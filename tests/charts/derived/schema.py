@@ -39,15 +39,9 @@ SPECIAL: dict[str, Schema] = {
         "additionalProperties": {"type": ["string", "number", "boolean"]},
     },
     "picker.env": {"type": "array", "items": {"type": "object", "required": ["name"]}},
-    "picker.metricsDataSource": {
-        "type": "object",
-        "properties": {
-            "scheme": _enum("http", "https"),
-            "path": {"type": "string", "pattern": "^/"},
-            "insecureSkipVerify": {"type": "boolean"},
-        },
-        "additionalProperties": False,
-    },
+    "scraping.engine": _enum("vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton"),
+    "scraping.scheme": _enum("http", "https"),
+    "scraping.path": {"type": "string", "pattern": "^/"},
     "picker.preStopSeconds": NUMBER,
     "picker.drainSeconds": NUMBER,
     "picker.topologySpreadConstraints": OBJECTS,

@@ -28,7 +28,6 @@
 {{- if $v.tracing.enabled }}
 - --tracing=true
 {{- end }}
-{{- include "epp.scraping" $v.picker.metricsDataSource }}
 {{- with include "epp.configFile" . }}
 - --config-file=/config/{{ . }}
 {{- end }}
@@ -52,31 +51,6 @@
 {{- $ports := list -}}
 {{- range . -}}{{- $ports = append $ports (int .number) -}}{{- end -}}
 {{- join "," $ports -}}
-{{- end -}}
-
-{{- /* Flags for what differs from the defaults only: each is answered with a warning. */ -}}
-{{- define "epp.scraping" -}}
-{{- if ne (.scheme | default "http") "http" }}
-- --model-server-metrics-scheme={{ .scheme }}
-{{- if hasKey . "insecureSkipVerify" }}
-- --model-server-metrics-https-insecure-skip-verify={{ .insecureSkipVerify }}
-{{- end }}
-{{- end }}
-{{- if ne (.path | default "/metrics") "/metrics" }}
-- --model-server-metrics-path={{ .path }}
-{{- end }}
-{{- end -}}
-
-{{- /* The file that is read as configuration; empty: none, the built-in policy. */ -}}
-{{- define "epp.configFile" -}}
-{{- $v := .values -}}
-{{- if $v.config -}}
-{{- $v.configFile | default "config.yaml" -}}
-{{- else if and $v.configFile (hasKey $v.configFiles $v.configFile) -}}
-{{- $v.configFile -}}
-{{- else if and $v.configFile (ne $v.configFile "default-plugins.yaml") -}}
-{{- fail (printf "configFile: %s is not in configFiles" $v.configFile) -}}
-{{- end -}}
 {{- end -}}
 
 {{- define "epp.environment" -}}
@@ -151,8 +125,4 @@ volumeMounts:
 {{- with $v.picker.volumeMounts }}
 {{ toYaml . | indent 2 }}
 {{- end }}
-{{- end -}}
-
-{{- define "epp.hasConfig" -}}
-{{- if or .values.config .values.configFiles -}}true{{- end -}}
 {{- end -}}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from epp.fleet import envoy_binary
 from epp.gateway.options import GatewayOptions
 from epp.gateway.render import render as bootstrap_of
 from tests.support.chart import POOL, all_of, container, one, read, render
@@ -64,6 +67,21 @@ def test_envoy_and_picker_agree_on_ports_and_tls(name: str) -> None:
     assert container(objects, "envoy")["ports"][0]["containerPort"] == listening
     mount = container(objects, "envoy")["volumeMounts"][0]["mountPath"]
     assert f"{mount}/envoy.yaml" in container(objects, "envoy")["args"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", ["standalone", "standalone-service", "fixed-endpoints"])
+def test_envoy_accepts_the_bootstrap(name: str, tmp_path: Path) -> None:
+    objects = render(read(name))
+    config = tmp_path / "envoy.yaml"
+    config.write_text(one(objects, "ConfigMap", "qwen-envoy")["data"]["envoy.yaml"])
+    arguments = [str(config) if each == "/etc/envoy/envoy.yaml" else each.replace("$(POD_NAME)", "a")
+                 for each in container(objects, "envoy")["args"]]  # fmt: skip
+    checked = subprocess.run(
+        [envoy_binary(), *arguments, "--mode", "validate"],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stderr[-2000:]
 
 
 def test_clients_reach_a_sidecar_by_the_picker_s_service() -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from epp import __version__
 from epp.kube.access import Access
-from epp.kube.errors import KubeError, error_of
+from epp.kube.errors import MAX_MESSAGE, KubeError, error_of
 from epp.kube.identity.credentials import Credential
 from epp.kube.identity.tls import Tls
 
@@ -124,7 +124,7 @@ class Kube:
         except (aiohttp.ClientSSLError, ssl.SSLError) as error:
             raise KubeError(f"{call}: TLS: {error}", reason="tls") from error
         except (aiohttp.ClientError, OSError) as error:
-            text = f"{call}: {type(error).__name__}: {error}"
+            text = f"{call}: {type(error).__name__}: {str(error)[:MAX_MESSAGE]}"
             raise KubeError(text, reason="connection") from error
 
     async def _object(self, call: Call) -> dict[str, Any]:

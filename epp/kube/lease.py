@@ -153,6 +153,10 @@ class Election:
                 self._until = None  # it was deleted, and another candidate was first
             self._tell()
             return
+        except Exception:  # a candidate must outlive a bug
+            log.exception("lease %s: a try failed", self._candidate.path)
+            self._tell()
+            return
         self._failures = 0
         self._until = began + self._candidate.times.renew if holds else None
         self._tell()

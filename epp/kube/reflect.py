@@ -111,6 +111,10 @@ class Reflector:
             except KubeError as error:
                 problem = error
                 self._note(error)
+            except Exception as error:  # the copy must outlive a bug
+                problem = KubeError(type(error).__name__)
+                self._version = ""
+                log.exception("%s: following it failed", self._path)
             if problem is None and self._now() - began >= self._habits.pace.steady:
                 self._failures = 0
             else:

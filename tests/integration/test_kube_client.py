@@ -280,6 +280,40 @@ def test_an_answer_that_is_no_object_is_an_error(text: str) -> None:
     asyncio.run(scenario())
 
 
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"\x16\x03\x01 nonsense\r\n\r\n",
+        HEAD + b"Content-Length: abc\r\n\r\n{}",
+        HEAD + b"Content-Length: 20\r\n\r\n{}",
+        HEAD + b"X: " + b"a" * 100_000 + b"\r\n\r\n{}",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\nZZZ\r\nrubbish",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
+    ],
+)
+def test_an_answer_that_is_broken_http_is_an_error(said: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, Kube(Access(url, "x", Fixed(Credential())), seconds=2) as kube:
+            with pytest.raises(KubeError) as caught:
+                await kube.get(PODS)
+        assert (caught.value.status, caught.value.reason) == (0, "connection")
+        assert len(str(caught.value)) < 700
+
+    asyncio.run(scenario())
+
+
 def test_a_server_below_a_path_is_reached_there() -> None:
     async def scenario() -> None:
         server = Plain(text="{}")

@@ -9,9 +9,27 @@ from typing import Any
 import msgspec
 import pytest
 
+from epp.kube.client import Kube
+from epp.kube.identity.credentials import Credential
 from tests.support.kube import FakeKube
-from tests.support.kube_follow import PODS, QUICK, following, pod, settled
+from tests.support.kube_follow import PODS, QUICK, Followed, following, pod, settled
 from tests.support.pages import until
+
+
+class Moody:
+    """Credentials with a bug that shows twice."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def current(self) -> Credential:
+        self.asked += 1
+        if self.asked < 3:
+            raise KeyError("a bug")
+        return Credential()
+
+    def refuse(self, credential: Credential) -> None:
+        raise AssertionError("nothing was refused")
 
 
 def test_it_reads_page_by_page_and_then_follows() -> None:
@@ -159,5 +177,22 @@ def test_an_object_of_a_megabyte_passes() -> None:
             await until(lambda: followed.names == {"big"})
             assert len(followed.now["big"]["metadata"]["annotations"]["text"]) == 1_000_000
             assert followed.lists == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_bug_in_what_is_called_ends_no_reflector() -> None:
+    async def scenario() -> None:
+        async with FakeKube() as server:
+            server.put(PODS, pod("a"))
+            credentials = Moody()
+            access = msgspec.structs.replace(server.access(), credentials=credentials)
+            async with Kube(access) as kube:
+                followed = Followed(kube)
+                task = asyncio.create_task(followed.reflector.run())
+                await until(lambda: followed.names == {"a"})
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            assert credentials.asked > 2
 
     asyncio.run(scenario())

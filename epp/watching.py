@@ -11,6 +11,7 @@ from epp.model import InferenceRequest, Pick
 from epp.observe.decisions import DecisionLog
 from epp.observe.metrics import MetricsObserver
 from epp.observe.receipts import Receipts
+from epp.observe.truth import TruthObserver
 from epp.options import ServeOptions
 from epp.plugin import AnswerHeaderAdder, Observer
 from epp.telemetry import log as logs
@@ -38,7 +39,10 @@ class Watching:
     @property
     def observers(self) -> tuple[Observer, ...]:
         """Those that hear of every exchange."""
-        found: list[Observer] = [MetricsObserver(self._metrics, self._clock)]
+        found: list[Observer] = [
+            MetricsObserver(self._metrics, self._clock),
+            TruthObserver(self._metrics.truth),
+        ]
         if self.receipts is not None:
             found.append(self.receipts)
         if self._options.verbosity >= logs.DEBUG_VERBOSITY:

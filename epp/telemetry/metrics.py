@@ -21,6 +21,7 @@ from epp.telemetry.caps import OTHER, Cap
 from epp.telemetry.gauges import pool_gauges
 from epp.telemetry.store import Histogram, Labels, Live, Number, Store
 from epp.telemetry.table import METRICS, PREFIX
+from epp.telemetry.truth import Truth
 
 MOST_FLOWS = 1000  #: label sets of requests; more are counted as `OTHER`
 MOST_ATTEMPTS = 5000  #: label sets of decisions
@@ -36,6 +37,7 @@ class Metrics:
     def __init__(self, *, commit: str = "", build_ref: str = "", process: bool = True) -> None:
         """Count from zero; ``process`` adds this process's CPU, memory and garbage collector."""
         self.store = Store(METRICS)
+        self.truth = Truth(self.store)
         self.plugin_types: Mapping[str, str] = {}  #: type of each plugin instance, by name
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self.store)
@@ -177,6 +179,7 @@ class Metrics:
 
     def forget(self, endpoint_id: EndpointId) -> None:
         """The endpoint is gone: so are its series."""
+        self.truth.forget(endpoint_id)
         family = self.store[f"{PREFIX}scheduler_attempts_total"]
         for labels in self._attempt_labels.pop(endpoint_id, ()):
             family.drop(labels)

@@ -186,4 +186,30 @@ OURS = (
     Spec("epp_reaped_requests_total", "counter", "Requests given up: nobody told their end."),
 )  # fmt: skip
 
-METRICS = (*REQUESTS, *POOL, *PICKER, *OURS)
+_ENDPOINT = ("endpoint_name", "namespace", "port")
+_MISSED = (0.0, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
+
+TRUTH = (
+    Spec("epp_prefix_predicted_tokens_total", "counter",
+         "Prompt tokens believed cached where a request went, if the engine told the truth.",
+         _ENDPOINT),
+    Spec("epp_prefix_cached_tokens_total", "counter",
+         "Prompt tokens of the same requests that the engine found cached.", _ENDPOINT),
+    Spec("epp_prefix_missed_tokens_total", "counter",
+         "Prompt tokens believed cached that the engine did not find.", _ENDPOINT),
+    Spec("epp_prefix_missed_ratio", "histogram",
+         "Share of the tokens believed cached for a request that the engine did not find.",
+         buckets=_MISSED),
+    Spec("epp_prefix_unknown_requests_total", "counter",
+         "Requests placed without knowing any of their prompt, by why.", ("reason",)),
+    Spec("epp_ttft_wait_seconds", "histogram",
+         "Part of the time to the first byte: waiting for leave to go on.", ("streaming",), _FIRST),
+    Spec("epp_ttft_decision_seconds", "histogram",
+         "Part of the time to the first byte: the picker's own work.", ("streaming",),
+         (*_SCHEDULER, *_PROCESSING[10:])),
+    Spec("epp_ttft_engine_seconds", "histogram",
+         "Part of the time to the first byte: gateway, network, the engine's queue and prefill.",
+         ("streaming",), _FIRST),
+)  # fmt: skip
+
+METRICS = (*REQUESTS, *POOL, *PICKER, *OURS, *TRUTH)

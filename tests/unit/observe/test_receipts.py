@@ -222,7 +222,7 @@ def test_scores_of_an_odd_shape_lose_the_receipt_and_not_the_request() -> None:
         type = "odd"
 
         def score(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> Any:
-            return dict.fromkeys((float(i) / 2000 for i in range(len(endpoints))))
+            return dict.fromkeys(float(i) / 2000 for i in range(len(endpoints)))
 
     world = World()
     pods = [pod(i) for i in range(TOP + 1)]

@@ -84,7 +84,8 @@ def test_the_header_is_off_unless_asked_for(tmp_path: Path) -> None:
 
 COUNT = 200
 AT_ONCE = 6
-SLACK_SECONDS = 0.02 + 0.1  #: between what the two saw of one model server, on a busy machine
+CLOSE_SECONDS = 0.02  #: between what the two saw of the same model servers, in most cases
+BUSY_SECONDS = 0.12  #: the same in nine of ten cases: these are two runs on a busy machine
 
 USAGE = (
     '"usage":{"prompt_tokens":%d,"completion_tokens":7,"prompt_tokens_details":'
@@ -161,6 +162,7 @@ def test_an_answer_seen_and_an_answer_told_of_give_the_same_records(tmp_path: Pa
     told = records(tmp_path / "lean", "lean", lean_usage=True, lean_ttft=True)
     assert len(seen) == len(told) == COUNT
     counted: dict[str, int] = {}
+    apart: list[float] = []
     for name, stock in seen.items():
         number, one, other = int(name[2:]), stock["ended"], told[name]["ended"]
         exact = ["outcome", "status", "prompt_tokens", "completion_tokens", "cached_tokens"]
@@ -173,8 +175,10 @@ def test_an_answer_seen_and_an_answer_told_of_give_the_same_records(tmp_path: Pa
         if number % 8 == 7:
             assert (one["ttft_seconds"], other["ttft_seconds"]) == (None, None)
             continue
-        for key in ("ttft_seconds", "duration_seconds"):
-            assert one[key] == pytest.approx(other[key], abs=SLACK_SECONDS), (name, key)
+        apart += [abs(one[key] - other[key]) for key in ("ttft_seconds", "duration_seconds")]
         if number % 8 < 4:
             assert other["ttft_seconds"] >= 0.005 * (1 + number % 9) - 0.002, name
     assert counted == {"completed": 100, "failed": 50, "abandoned": 50}
+    apart.sort()
+    assert apart[len(apart) // 2] < CLOSE_SECONDS
+    assert apart[len(apart) * 9 // 10] < BUSY_SECONDS

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +19,7 @@ from rich.text import Text
 from epp.errors import ConfigError
 
 PATIENCE_SECONDS = 5.0
+LEAST_WIDTH = 120  #: characters that the tables need
 NONE = "–"  #: not known
 
 Receipt = Mapping[str, Any]  #: see `observe.receipts`
@@ -31,6 +33,8 @@ def run(request_id: str, admin: str) -> int:
         ConfigError: the picker cannot be asked, or keeps no decision about it.
     """
     console = Console()
+    if console.width < LEAST_WIDTH:
+        console = Console(width=LEAST_WIDTH)  # a folded line can be read, a lost column cannot
     for part in explained(fetch(request_id, admin)):
         console.print(part)
     return 0
@@ -130,13 +134,16 @@ def _profile(profile: Receipt, receipt: Receipt) -> Iterator[RenderableType]:
             some = ", ".join(each["some"])
             more = ", ..." if each["removed"] > len(each["some"]) else ""
             yield Text(f"{each['filter']} removed {each['removed']}: {some}{more}")
-    table = Table(title=f"profile {profile['profile']}: {_shown(profile)}", title_justify="left")
-    for head in ("ENDPOINT", "TOTAL"):
-        table.add_column(head, justify="left" if head == "ENDPOINT" else "right", no_wrap=True)
+    yield Text(f"profile {profile['profile']}: {_shown(profile)}")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("endpoint", no_wrap=True)
+    table.add_column("total", justify="right", no_wrap=True)
     for scorer in profile["scorers"]:
-        table.add_column(f"{scorer['scorer']}\nx {scorer['weight']:g}", justify="right")
-    for head in ("CACHED", "IN FLIGHT", "TOKENS", "WAITING", "RUNNING", "KV"):
-        table.add_column(head, justify="right")
+        words = scorer["scorer"].removesuffix("-scorer").replace("-", " ")  # wraps by words
+        width = max(map(len, words.split()), default=1)
+        table.add_column(f"{words}\nx {scorer['weight']:g}", justify="right", min_width=width)
+    for head in ("cached", "in flight", "tokens", "waiting", "running", "KV"):
+        table.add_column(head, justify="right", min_width=max(map(len, head.split())))
     sent = {receipt["picked"], receipt["prefill"]}
     for row in profile["endpoints"]:
         style = "bold green" if row["endpoint"] in sent else ""

@@ -12,7 +12,7 @@ from tests.support import ext_proc
 from tests.support.clusters import OBJECTIVES, PODS, POLICIES, POOLS, REWRITES, kubeconfig
 from tests.support.kube import FakeKube
 from tests.support.pods import inference_pool, objective, pod, rewrite, rule
-from tests.support.serving import NOT_SERVING, SERVING, Serving, eventually, serving
+from tests.support.serving import NOT_SERVING, SERVING, Serving, complete, eventually, serving
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 POOL = "--pool-name=pool"
@@ -132,5 +132,48 @@ def test_of_two_replicas_one_is_ready_and_its_end_is_the_others_turn(tmp_path: P
                     await eventually(lambda: is_ready(second))
             (lease,) = kube.objects.collection(LEASE)
             assert lease == "epp-default-pool.llm-d.ai"
+
+    asyncio.run(main())
+
+
+def test_requests_during_a_rolling_update_go_to_no_pod_that_is_leaving(tmp_path: Path) -> None:
+    """A destination may be as old as a change needs to arrive, and no request is refused."""
+    late = 0.5  #: seconds that a change may need, on a busy machine
+    left: dict[str, float] = {}
+    asked: set[str] = set()
+
+    async def ask_until(rolled: asyncio.Event, picker: Serving) -> None:
+        loop = asyncio.get_running_loop()
+        while not rolled.is_set():
+            began = loop.time()
+            destination = await complete(picker.gateway)
+            assert began - left.get(destination, began) < late, destination
+            asked.add(destination)
+
+    async def roll(kube: FakeKube, count: int) -> None:
+        for number in range(count):
+            kube.put(PODS, pod(f"new-{number}", f"127.0.1.{number}"))
+            await asyncio.sleep(0.05)
+            kube.put(PODS, pod(f"p-{number}", f"127.0.0.{number + 2}", deleting=True))
+            left[f"127.0.0.{number + 2}:8000"] = asyncio.get_running_loop().time()
+            await asyncio.sleep(0.05)
+            kube.remove(PODS, f"p-{number}")
+
+    async def main() -> None:
+        async with FakeKube() as kube:
+            cluster(kube, *(f"127.0.0.{number + 2}" for number in range(20)))
+            async with serving(tmp_path, kubeconfig(tmp_path, kube), endpoints=POOL) as picker:
+                await eventually(lambda: is_ready(picker))
+                rolled = asyncio.Event()
+                async with asyncio.TaskGroup() as callers:
+                    for _ in range(4):
+                        callers.create_task(ask_until(rolled, picker))
+                    await roll(kube, 20)
+                    await asyncio.sleep(late)
+                    rolled.set()
+                assert await hosts(picker) == sorted(f"127.0.1.{n}:8000" for n in range(20))
+                assert asked & {f"127.0.1.{number}:8000" for number in range(20)}
+                state = await picker.state()
+                assert state["open_exchanges"] == 0
 
     asyncio.run(main())

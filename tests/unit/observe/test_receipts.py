@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from epp.build import Parts, configure
 from epp.clock import ManualClock
 from epp.ledger import Ledger
 from epp.model import (
@@ -24,6 +25,8 @@ from epp.model import (
 )
 from epp.observe.receipts import TOP, Receipts
 from epp.plugin import Profiles
+from epp.pool import Pool
+from epp.schedule import DEFAULT_WEIGHTS
 from epp.schedule.profile import Profile
 from epp.schedule.scheduler import Scheduler
 
@@ -197,6 +200,30 @@ def test_of_two_decisions_about_one_id_the_newer_is_found_and_each_gets_its_own_
     assert world.receipts.find("same") == newest
     assert (newest["picked"], newest["ended"]) == ("10.0.0.1:8000", None)
     assert (older["picked"], older["ended"]["status"]) == ("10.0.0.0:8000", 503)
+
+
+def test_a_built_pipeline_tells_of_each_decision_by_the_plugins_own_names() -> None:
+    class Timings:
+        def scheduled(self, seconds: float) -> None:
+            pass
+
+        def plugin_ran(self, point: str, kind: str, name: str, seconds: float) -> None:
+            pass
+
+    world = World(most=40)
+    parts = Parts(
+        clock=world.clock, random=random.Random(1), ledger=world.ledger, pool=Pool("p"),
+        timings=Timings(), witness=world.receipts,
+    )  # fmt: skip
+    scheduler = configure(None, parts)[1].scheduler
+    for i in range(20):  # one of 16 decisions runs plugins that are timed
+        scheduler.pick(InferenceRequest(f"r-{i}", {}, b""), [pod(0), pod(1)])
+    told = world.receipts.last(40)
+    assert len(told) == 20
+    for each in told:
+        scorers = each["profiles"][0]["scorers"]
+        found = [(scorer["scorer"], scorer["weight"]) for scorer in scorers]
+        assert found == list(DEFAULT_WEIGHTS)
 
 
 def test_nothing_a_client_wrote_is_kept_but_ids_and_names_and_those_are_cut() -> None:

@@ -50,6 +50,20 @@ def truth(text: str) -> bool:
     raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
 
 
+def port(text: str) -> int:
+    """Read a port's number; 0 is one."""
+    if not text.isdecimal() or len(text) > len("65535") or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """Read a whole number below a million."""
+    if not text.isdecimal() or len(text) > len("999999"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 999999")
+    return int(text)
+
+
 def _reader(hint: Any) -> dict[str, Any]:
     if hint is bool:
         return {"type": truth, "nargs": "?", "const": True}

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import epp
 from epp import ciphers, go_flags
-from epp.arguments import truth
+from epp.arguments import count, port, truth
 from epp.config.units import parse_duration, parse_quantity
 from epp.errors import ConfigError
 from epp.options import ServeOptions
@@ -88,9 +88,9 @@ def _serve(verbs: Any) -> None:
 
     ports = serve.add_argument_group("ports (0 takes a free one; all are printed at start)")
     ports.add_argument("--host", default=default.host, help="address to listen on")
-    ports.add_argument("--grpc-port", type=_port, default=default.grpc_port, help="ext_proc")
-    ports.add_argument("--grpc-health-port", type=_port, default=default.grpc_health_port)
-    ports.add_argument("--metrics-port", type=_port, default=default.metrics_port, help="admin")
+    ports.add_argument("--grpc-port", type=port, default=default.grpc_port, help="ext_proc")
+    ports.add_argument("--grpc-health-port", type=port, default=default.grpc_health_port)
+    ports.add_argument("--metrics-port", type=port, default=default.metrics_port, help="admin")
     _boolean(
         ports, "--metrics-endpoint-auth", default=False,
         help="with true, the metrics port listens on 127.0.0.1 only, since there is no cluster "
@@ -161,14 +161,14 @@ def _serve(verbs: Any) -> None:
     )  # fmt: skip
 
     logs.add_argument(
-        "--receipts", type=_count, default=default.receipts, metavar="N",
+        "--receipts", type=count, default=default.receipts, metavar="N",
         help="last decisions kept for `epp explain`, some 3 kB each; 0 keeps none",
     )  # fmt: skip
 
     go_flags.add_ignored(serve)
     go_flags.add_moved(serve, {
         "model-server-metrics-scheme": {"choices": ("http", "https")},
-        "model-server-metrics-port": {"type": _port},
+        "model-server-metrics-port": {"type": port},
         "model-server-metrics-https-insecure-skip-verify": {
             "type": truth, "nargs": "?", "const": True
         },
@@ -368,18 +368,6 @@ def _run_explain(parsed: argparse.Namespace) -> int:
 def _boolean(group: Any, flag: str, *, default: bool, help: str) -> None:
     """Add a Go-style boolean: ``--flag``, ``--flag=false``."""
     group.add_argument(flag, type=truth, nargs="?", const=True, default=default, help=help)
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > len("100000"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 999999")
-    return int(text)
 
 
 def _seconds(text: str) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import NewType
 
 import msgspec
@@ -23,6 +24,7 @@ BlockHash = NewType("BlockHash", int)
 NO_LABELS: Mapping[str, str] = {}
 
 
+@lru_cache(maxsize=8192)
 def join_host_port(host: str, port: int) -> str:
     """``host:port``, with IPv6 hosts in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

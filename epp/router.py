@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 
 from msgspec import structs
@@ -61,11 +60,11 @@ class Router:
             endpoints = screener.screen(request, endpoints)
         for enricher in line.enrichers:
             enriched = enricher.enrich(request, endpoints)
-            if inspect.isawaitable(enriched):
+            if isinstance(enriched, InferenceRequest):
+                request = enriched
+            else:
                 request = await enriched
                 endpoints = self._still_here(endpoints)
-            else:
-                request = enriched
         for admitter in line.admitters:
             admitter.admit(request, endpoints)
         # From the snapshot to `open` nothing waits: the next request must see this booking.

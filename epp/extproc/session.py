@@ -243,12 +243,12 @@ class Session:
     # --- the request -----------------------------------------------------------------
 
     def _receive_request(self, message: Message) -> RequestReady | None:
-        if isinstance(message, Head):
+        if type(message) is Head:
             self._subset = message.subset
             return self._request_head(message)
         if message.subset is not None:
             self._subset = message.subset
-        if isinstance(message, Body):
+        if type(message) is Body:
             return self._request_body(message)
         return self._request_trailers()
 

@@ -82,10 +82,10 @@ def decode(data: bytes) -> Message | None:
 def _headers(part: Any) -> dict[str, str]:
     """Header values by lower-case name; several of one name are joined as RFC 9110, 5.2 says."""
     pairs = part.headers.headers
-    headers = {
-        pair.key.lower(): pair.raw_value.decode("utf-8", "surrogateescape") or pair.value
-        for pair in pairs
-    }
+    try:
+        headers = {pair.key.lower(): pair.raw_value.decode() or pair.value for pair in pairs}
+    except UnicodeDecodeError:
+        return _joined(pairs)
     return headers if len(headers) == len(pairs) else _joined(pairs)
 
 

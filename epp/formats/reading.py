@@ -13,6 +13,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, partial
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -44,6 +45,8 @@ class Parser(Protocol):
         ...
 
 
+LONGEST_KNOWN = 256  #: characters of a path that is worth remembering
+
 Decode = Callable[[bytes | memoryview], "Facts"]
 Reads = Mapping[str, tuple[str, Decode]]
 """By the suffix of the path, without its first slash: the format's name and its reader."""
@@ -60,7 +63,7 @@ class PathParser:
         """None."""
 
     def __init__(self, params: Params | None = None, tools: plugin.Tools | None = None) -> None:
-        pass
+        self._suffix_of = lru_cache(maxsize=256)(partial(longest_suffix, suffixes=self.reads))
 
     def claims(self, path: str) -> int:
         """See `Parser.claims`."""
@@ -68,7 +71,8 @@ class PathParser:
 
     def parse(self, arrival: Arrival, path: str, now: float) -> InferenceRequest:
         """See `Parser.parse`."""
-        suffix = longest_suffix(path, self.reads)
+        short = len(path) <= LONGEST_KNOWN  # few paths make up the traffic
+        suffix = self._suffix_of(path) if short else longest_suffix(path, self.reads)
         if not suffix:
             return opaque(arrival, path, now, "no-parser")
         format, decode = self.reads[suffix]

@@ -45,6 +45,9 @@ SMALLEST_TUNED = 64  #: tokens; smaller blocks cost memory and time and gain not
 LARGEST_TUNED = (
     256  #: tokens; hybrid models report 4096, which would leave most prompts without any
 )
+RECENT_SECONDS = (
+    0.5  #: a whole prompt touched within it is recent enough: no need to move its blocks
+)
 SMALLEST = 8  #: tokens; below it the index is larger than what it describes
 
 SETTLED_SECONDS = 5.0
@@ -165,8 +168,11 @@ class ApproxPrefixCacheProducer:
         }
 
     def _learn(self, endpoint: Endpoint, match: PrefixMatch) -> None:
+        now, index, chain = self._clock.now(), self._index, match.blocks
         self._fit((endpoint,), {endpoint.id: 0}, match.block_tokens)
-        self._index.learn(endpoint.id, match.blocks, self._clock.now())
+        touched = index.touched(endpoint.id, chain[-1])
+        if touched is None or now - touched > RECENT_SECONDS:
+            index.learn(endpoint.id, chain, now)
 
     def _is_test(self, endpoint_id: EndpointId, match: PrefixMatch) -> bool:
         """Whether it will be seen now that the endpoint still holds what it has held for a while."""

@@ -31,5 +31,7 @@ class KvCacheUtilizationScorer:
     def score(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> list[float]:
         """See `plugin.Scorer.score`. O(len(endpoints))."""
         usages = [None if (load := e.load) is None else load.kv_usage for e in endpoints]
+        if None not in usages:
+            return [1.0 - usage for usage in usages]  # type: ignore[operator]
         fullest = max((usage for usage in usages if usage is not None), default=1.0)
         return [1.0 - (fullest if usage is None else usage) for usage in usages]

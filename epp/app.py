@@ -152,7 +152,9 @@ class App:
                 await self._serve(stop, hurry)
                 for task in tasks:
                     task.cancel()
-        except* ConfigError as errors:
+        except ExceptionGroup as errors:  # Python 3.11.2 wraps what `except*` raises once more
+            if not isinstance(errors.exceptions[0], ConfigError):
+                raise
             raise errors.exceptions[0] from None
         finally:
             if self.tracing is not None:

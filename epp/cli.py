@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import epp
 from epp import ciphers, go_flags
@@ -15,15 +15,8 @@ from epp.arguments import count, port, truth
 from epp.config.units import parse_duration, parse_quantity
 from epp.errors import ConfigError
 from epp.options import ServeOptions
-
-VERBS = ("serve", "check", "engine", "gateway", "demo", "bench", "top", "explain")
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, with the nearest flag there is."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+from epp.tools import add_tools
+from epp.usage import Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,30 +43,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="epp",
-        allow_abbrev=False,
-        description="An endpoint picker for LLM inference, and the tools around it.",
+        description="An endpoint picker for LLM inference, and the tools around it. "
+        "`epp VERB --help` says more; flags without a verb mean serve.",
     )
     parser.add_argument("--version", action="version", version=f"epp {epp.__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=Parser)
     _serve(verbs)
-    _check(verbs)
-    _engine(verbs)
-    _gateway(verbs)
-    _demo(verbs)
-    _bench(verbs)
-    _top(verbs)
-    _explain(verbs)
+    add_tools(verbs)
     return parser
 
 
 def _serve(verbs: Any) -> None:
     serve = verbs.add_parser(
         "serve",
-        allow_abbrev=False,
         help="run the endpoint picker",
         description="Run the endpoint picker: an ext_proc server for Envoy. Flags are those of "
         "the Go picker where it has them; durations like 200ms or 30s, sizes like 32Mi.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     default = ServeOptions()
     _serve_endpoints(serve, default)
@@ -89,8 +74,12 @@ def _serve(verbs: Any) -> None:
     ports = serve.add_argument_group("ports (0 takes a free one; all are printed at start)")
     ports.add_argument("--host", default=default.host, help="address to listen on")
     ports.add_argument("--grpc-port", type=port, default=default.grpc_port, help="ext_proc")
-    ports.add_argument("--grpc-health-port", type=port, default=default.grpc_health_port)
-    ports.add_argument("--metrics-port", type=port, default=default.metrics_port, help="admin")
+    ports.add_argument(
+        "--grpc-health-port", type=port, default=default.grpc_health_port, help="gRPC health"
+    )
+    ports.add_argument(
+        "--metrics-port", type=port, default=default.metrics_port, help="metrics and pages"
+    )
     _boolean(
         ports, "--metrics-endpoint-auth", default=False,
         help="with true, the metrics port listens on 127.0.0.1 only, since there is no cluster "
@@ -130,8 +119,9 @@ def _serve(verbs: Any) -> None:
         "sends it knows at once",
     )  # fmt: skip
     scrape.add_argument(
-        "--metrics-staleness-threshold", type=_seconds, default=default.metrics_staleness_threshold
-    )
+        "--metrics-staleness-threshold", type=_seconds, default=default.metrics_staleness_threshold,
+        help="a load that is older counts as unknown, which is as the worst known one",
+    )  # fmt: skip
 
     process = serve.add_argument_group("the process")
     _boolean(
@@ -141,7 +131,12 @@ def _serve(verbs: Any) -> None:
 
     answers = serve.add_argument_group("answers")
     _boolean(answers, "--emit-endpoint-scores", default=False, help="scores as dynamic metadata")
-    _boolean(answers, "--disable-endpoint-subset-filter", default=False, help="ignore the hint")
+    _boolean(
+        answers,
+        "--disable-endpoint-subset-filter",
+        default=False,
+        help="ignore the gateway's list of candidates",
+    )
     _boolean(
         answers, "--decision-header", default=False,
         help="say in x-epp-decision why the endpoint was picked, where answers pass through the "
@@ -150,7 +145,7 @@ def _serve(verbs: Any) -> None:
 
     logs = serve.add_argument_group("logs and traces")
     logs.add_argument("-v", "--v", type=int, default=2, dest="verbosity", help="klog verbosity")
-    logs.add_argument("--log-format", choices=("json", "console"), default="json")
+    logs.add_argument("--log-format", choices=("json", "console"), default="json", help="of stderr")
     logs.add_argument("--zap-log-level", default="", help=argparse.SUPPRESS)
     logs.add_argument("--zap-encoder", choices=("json", "console"), help=argparse.SUPPRESS)
 
@@ -189,7 +184,9 @@ def _serve_endpoints(serve: argparse.ArgumentParser, default: ServeOptions) -> N
         "--endpoint-selector", default="", metavar="LABELS",
         help="pods of a cluster, without a pool; needs --endpoint-target-ports",
     )  # fmt: skip
-    where.add_argument("--endpoint-target-ports", default="", metavar="PORT,...", help="of each")
+    where.add_argument(
+        "--endpoint-target-ports", default="", metavar="PORT,...", help="of each pod"
+    )
 
     cluster = serve.add_argument_group("the cluster")
     cluster.add_argument(
@@ -202,7 +199,11 @@ def _serve_endpoints(serve: argparse.ArgumentParser, default: ServeOptions) -> N
         help="by default $KUBECONFIG, the service account, or ~/.kube/config",
     )  # fmt: skip
     cluster.add_argument(
-        "--pod-ip-family", choices=("", "ipv4", "ipv6"), default="", help="of dual-stack pods"
+        "--pod-ip-family",
+        choices=("", "ipv4", "ipv6"),
+        default="",
+        metavar="ipv4|ipv6",
+        help="of dual-stack pods",
     )
     _boolean(
         cluster, "--ha-enable-leader-election", default=False,
@@ -242,124 +243,6 @@ def _zap_level(level: str) -> int:
     if level in named:
         return named[level]
     return abs(int(level)) if re.fullmatch(r"-?\d+", level) else 2
-
-
-def _check(verbs: Any) -> None:
-    check = verbs.add_parser(
-        "check",
-        help="check configuration files",
-        description="Check configuration files: errors with their place, warnings, the "
-        "configuration as it will be used, and what each profile does. Exit status 1 if any is wrong.",
-    )
-    check.add_argument("files", nargs="+", metavar="FILE")
-    check.add_argument("--output", choices=("text", "json"), default="text")
-    check.add_argument("--allow-experimental-plugins", action="store_true")
-    check.add_argument("--plugin-path", action="append", default=[], metavar="FILE.py")
-    check.set_defaults(run=_run_check)
-
-
-def _run_check(parsed: argparse.Namespace) -> int:
-    from epp.check import check  # noqa: PLC0415
-
-    return check(
-        parsed.files,
-        allow_experimental=parsed.allow_experimental_plugins,
-        plugin_paths=parsed.plugin_path,
-        output=parsed.output,
-    )
-
-
-def _engine(verbs: Any) -> None:
-    from epp.sim.arguments import add_arguments, run  # noqa: PLC0415
-
-    engine = verbs.add_parser(
-        "engine",
-        help="run a simulated vLLM server",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        description="A simulated vLLM server on real HTTP: batches, prefix cache, metrics, no GPU.",
-    )
-    add_arguments(engine)
-    engine.set_defaults(run=run)
-
-
-def _gateway(verbs: Any) -> None:
-    from epp.gateway.arguments import add_arguments, run  # noqa: PLC0415
-
-    gateway = verbs.add_parser(
-        "gateway",
-        help="print an Envoy bootstrap",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        description="Print an Envoy bootstrap that sends requests where the picker says.",
-    )
-    add_arguments(gateway)
-    gateway.set_defaults(run=run)
-
-
-def _demo(verbs: Any) -> None:
-    demo = verbs.add_parser("demo", help="Envoy, engines and picker on this machine, compared")
-    demo.add_argument("--keep", action="store_true", help="leave everything running; print curls")
-    demo.add_argument("--mode", choices=("lean", "stock"), default="lean", help="Envoy's mode")
-    demo.add_argument("--engines", type=int, default=3, help="simulated engines")
-    demo.add_argument("--sessions", type=int, default=48, help="conversations in the workload")
-    demo.add_argument("--seed", type=int, default=1)
-    demo.add_argument("--output", default="build/demo.json", help="where the figures go")
-    demo.set_defaults(run=_run_demo)
-
-
-def _run_demo(parsed: argparse.Namespace) -> int:
-    from epp import demo  # noqa: PLC0415
-
-    return demo.run(parsed)
-
-
-def _bench(verbs: Any) -> None:
-    bench = verbs.add_parser("bench", help="CPU per request and latency, picker against Envoy")
-    bench.add_argument("--seconds", type=float, default=6.0, help="load time of each case")
-    bench.add_argument("--only", default="", metavar="CASE,...", help="run only these cases")
-    bench.add_argument("--output", default="build/bench.json", help="where the figures go")
-    bench.set_defaults(run=_run_bench)
-
-
-def _run_bench(parsed: argparse.Namespace) -> int:
-    from epp.bench import run as bench  # noqa: PLC0415
-
-    return bench.run(parsed)
-
-
-def _top(verbs: Any) -> None:
-    top = verbs.add_parser("top", help="show what a running picker does, each second")
-    top.add_argument(
-        "--admin", default="http://127.0.0.1:9090", metavar="URL", help="its metrics port"
-    )
-    top.add_argument("--once", action="store_true", help="print once, all pods, and exit")
-    top.add_argument(
-        "--sort", default="name", metavar="COLUMN",
-        choices=("name", "state", "running", "waiting", "kv_usage", "in_flight",
-                 "in_flight_tokens", "requests_per_second", "error_share", "hit_rate", "age"),
-        help="name, state, or a number, largest first: %(choices)s",
-    )  # fmt: skip
-    top.set_defaults(run=_run_top)
-
-
-def _run_top(parsed: argparse.Namespace) -> int:
-    from epp import top  # noqa: PLC0415
-
-    return top.run(parsed)
-
-
-def _explain(verbs: Any) -> None:
-    explain = verbs.add_parser("explain", help="say why a request went where it went")
-    explain.add_argument("id", metavar="ID", help="its x-request-id")
-    explain.add_argument(
-        "--admin", default="http://127.0.0.1:9090", metavar="URL", help="the picker's metrics port"
-    )
-    explain.set_defaults(run=_run_explain)
-
-
-def _run_explain(parsed: argparse.Namespace) -> int:
-    from epp.explain import run  # noqa: PLC0415
-
-    return run(parsed.id, parsed.admin)
 
 
 # --- argument types ----------------------------------------------------------------

@@ -1,0 +1,152 @@
+"""The verbs of ``epp`` beside ``serve``: their flags. Each imports what it runs when it runs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_tools(verbs: Any) -> None:
+    """Add their parsers, in the order of the help."""
+    _check(verbs)
+    _engine(verbs)
+    _gateway(verbs)
+    _demo(verbs)
+    _bench(verbs)
+    _top(verbs)
+    _explain(verbs)
+
+
+def _check(verbs: Any) -> None:
+    check = verbs.add_parser(
+        "check",
+        help="check configuration files",
+        description="Check configuration files: errors with their place, warnings, the "
+        "configuration as it will be used, and what each profile does. Exit status 1 if any is wrong.",
+    )
+    check.add_argument("files", nargs="+", metavar="FILE", help="an EndpointPickerConfig")
+    check.add_argument(
+        "--output", choices=("text", "json"), default="text", help="for people, or scripts"
+    )
+    check.add_argument(
+        "--allow-experimental-plugins", action="store_true", help="allow alpha plugins"
+    )
+    check.add_argument(
+        "--plugin-path", action="append", default=[], metavar="FILE.py", help="plugins of your own"
+    )
+    check.set_defaults(run=_run_check)
+
+
+def _run_check(parsed: argparse.Namespace) -> int:
+    from epp.check import check  # noqa: PLC0415
+
+    return check(
+        parsed.files,
+        allow_experimental=parsed.allow_experimental_plugins,
+        plugin_paths=parsed.plugin_path,
+        output=parsed.output,
+    )
+
+
+def _engine(verbs: Any) -> None:
+    from epp.sim.arguments import add_arguments, run  # noqa: PLC0415
+
+    engine = verbs.add_parser(
+        "engine",
+        help="run a simulated vLLM server",
+        description="A simulated vLLM server on real HTTP: batches, prefix cache, metrics, no GPU.",
+    )
+    add_arguments(engine)
+    engine.set_defaults(run=run)
+
+
+def _gateway(verbs: Any) -> None:
+    from epp.gateway.arguments import add_arguments, run  # noqa: PLC0415
+
+    gateway = verbs.add_parser(
+        "gateway",
+        help="print an Envoy bootstrap",
+        description="Print an Envoy bootstrap that sends requests where the picker says.",
+    )
+    add_arguments(gateway)
+    gateway.set_defaults(run=run)
+
+
+def _demo(verbs: Any) -> None:
+    demo = verbs.add_parser(
+        "demo",
+        help="Envoy, engines and picker on this machine, compared",
+        description="Send the same traffic through a real Envoy to simulated engines, by round "
+        "robin and by the picker, and compare hit rate and TTFT. Needs epp[gateway]; takes about "
+        "a minute and a half.",
+    )
+    demo.add_argument(
+        "--keep", action="store_true", help="leave it running until Ctrl-C; print curls"
+    )
+    demo.add_argument("--mode", choices=("lean", "stock"), default="lean", help="Envoy's mode")
+    demo.add_argument("--engines", type=int, default=3, help="simulated engines")
+    demo.add_argument("--sessions", type=int, default=48, help="conversations in the workload")
+    demo.add_argument("--seed", type=int, default=1, help="same seed, same traffic")
+    demo.add_argument("--output", default="build/demo.json", help="where the figures go")
+    demo.set_defaults(run=_run_demo)
+
+
+def _run_demo(parsed: argparse.Namespace) -> int:
+    from epp import demo  # noqa: PLC0415
+
+    return demo.run(parsed)
+
+
+def _bench(verbs: Any) -> None:
+    bench = verbs.add_parser(
+        "bench",
+        help="CPU per request and latency, picker against Envoy",
+        description="Measure CPU per request and latency of the picker beside a real Envoy. "
+        "Needs epp[gateway].",
+    )
+    bench.add_argument("--seconds", type=float, default=6.0, help="load time of each case")
+    bench.add_argument("--only", default="", metavar="CASE,...", help="run only these cases")
+    bench.add_argument("--output", default="build/bench.json", help="where the figures go")
+    bench.set_defaults(run=_run_bench)
+
+
+def _run_bench(parsed: argparse.Namespace) -> int:
+    from epp.bench import run as bench  # noqa: PLC0415
+
+    return bench.run(parsed)
+
+
+def _top(verbs: Any) -> None:
+    top = verbs.add_parser("top", help="show what a running picker does, each second")
+    top.add_argument(
+        "--admin", default="http://127.0.0.1:9090", metavar="URL", help="its metrics port"
+    )
+    top.add_argument("--once", action="store_true", help="print once, all pods, and exit")
+    top.add_argument(
+        "--sort", default="name", metavar="COLUMN",
+        choices=("name", "state", "running", "waiting", "kv_usage", "in_flight",
+                 "in_flight_tokens", "requests_per_second", "error_share", "hit_rate", "age"),
+        help="name, state, or a number, largest first: %(choices)s",
+    )  # fmt: skip
+    top.set_defaults(run=_run_top)
+
+
+def _run_top(parsed: argparse.Namespace) -> int:
+    from epp import top  # noqa: PLC0415
+
+    return top.run(parsed)
+
+
+def _explain(verbs: Any) -> None:
+    explain = verbs.add_parser("explain", help="say why a request went where it went")
+    explain.add_argument("id", metavar="ID", help="its x-request-id")
+    explain.add_argument(
+        "--admin", default="http://127.0.0.1:9090", metavar="URL", help="the picker's metrics port"
+    )
+    explain.set_defaults(run=_run_explain)
+
+
+def _run_explain(parsed: argparse.Namespace) -> int:
+    from epp.explain import run  # noqa: PLC0415
+
+    return run(parsed.id, parsed.admin)

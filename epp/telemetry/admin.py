@@ -19,6 +19,7 @@ from aiohttp import web
 from epp.model import Endpoint
 from epp.page import document
 from epp.telemetry.metrics import Metrics
+from epp.telemetry.text import encode_json
 
 GRACE_SECONDS = 1.0  #: for open requests when the port closes
 SECRET_WORDS = ("password", "secret", "token", "credential", "authorization", "api_key", "apikey")
@@ -211,5 +212,5 @@ def _state(plugin: Any) -> Any:
 
 
 def _json(value: Any, *, status: int = 200) -> web.Response:
-    body = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2)
+    body = msgspec.json.format(encode_json(value), indent=2)
     return web.Response(body=body, status=status, content_type="application/json")

@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from epp.clock import Clock
+from epp.telemetry.text import encode_json
 
 X_REQUEST_ID = "x-request-id"
 TRACE_ID = "trace_id"
@@ -86,7 +85,7 @@ class JsonFormatter(logging.Formatter):
         line.update(_fields(record))
         if record.exc_info:
             line["stacktrace"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return encode_json(line).decode()
 
 
 class ConsoleFormatter(logging.Formatter):
@@ -97,7 +96,7 @@ class ConsoleFormatter(logging.Formatter):
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         text = f"{at}\t{_level(record)}\t{record.name}:{record.lineno}\t{record.getMessage()}"
         if fields := _fields(record):
-            text += "\t" + msgspec.json.encode(fields, enc_hook=str).decode()
+            text += "\t" + encode_json(fields).decode()
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return text

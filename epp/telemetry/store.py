@@ -21,6 +21,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.utils import floatToGoString
 
 from epp.telemetry.table import Spec
+from epp.telemetry.text import printable
 
 Labels = tuple[str, ...]
 Live = Callable[[], float | Mapping[Labels, float]]
@@ -187,7 +188,7 @@ def _metric(
         else GaugeMetricFamily(name, text, labels=labels)
     )
     for values, number in numbers.items():
-        family.add_metric(list(values), number)
+        family.add_metric([printable(value) for value in values], number)
     return family
 
 
@@ -198,8 +199,9 @@ def _histogram(
 ) -> Metric:
     bounds = [*(_text(bound) for bound in spec.buckets), "+Inf"]
     for values, (counts, total) in histograms.items():
-        cumulative = zip(bounds, accumulate(counts), strict=True)
-        family.add_metric(list(values), buckets=list(cumulative), sum_value=total)
+        cumulative = list(zip(bounds, accumulate(counts), strict=True))
+        shown = [printable(value) for value in values]
+        family.add_metric(shown, buckets=cumulative, sum_value=total)
     return family
 
 

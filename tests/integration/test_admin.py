@@ -43,9 +43,16 @@ def pages(*, ready: bool = True) -> AdminPages:
     )
 
 
-def get(*paths: str, ready: bool = True, metrics: Metrics | None = None) -> list[tuple[int, bytes]]:
+def get(
+    *paths: str,
+    ready: bool = True,
+    metrics: Metrics | None = None,
+    shown: AdminPages | None = None,
+) -> list[tuple[int, bytes]]:
+    shown = shown or pages(ready=ready)
+
     async def main() -> list[tuple[int, bytes]]:
-        server = AdminServer("127.0.0.1", 0, metrics or Metrics(process=False), pages(ready=ready))
+        server = AdminServer("127.0.0.1", 0, metrics or Metrics(process=False), shown)
         port = await server.start()
         try:
             async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
@@ -132,6 +139,23 @@ def test_plugins_show_their_state_and_a_broken_one_only_its_errors_name() -> Non
 def test_the_processes_own_counts_are_shown() -> None:
     ((_, body),) = get("/debug/state")
     assert msgspec.json.decode(body) == {"streams": 7}
+
+
+class Kept:
+    """Decisions about a request whose id was no UTF-8."""
+
+    def last(self, limit: int) -> list[dict[str, Any]]:
+        return [{"request_id": "r\udcff", "limit": limit}]
+
+    def find(self, request_id: str) -> dict[str, Any] | None:
+        return self.last(1)[0]
+
+
+def test_a_request_id_that_is_not_utf_8_leaves_the_pages_readable() -> None:
+    kept = msgspec.structs.replace(pages(), decisions=Kept())
+    last, one = get("/debug/decisions?limit=3", "/debug/explain?request_id=r", shown=kept)
+    assert msgspec.json.decode(last[1]) == [{"request_id": "r\\udcff", "limit": 3}]
+    assert msgspec.json.decode(one[1])["request_id"] == "r\\udcff"
 
 
 def test_there_is_no_profiler() -> None:

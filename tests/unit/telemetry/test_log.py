@@ -47,6 +47,12 @@ def test_fields_are_added_and_replace_no_standard_key() -> None:
     assert "object" in str(shown["odd"])
 
 
+def test_a_request_id_that_is_not_utf_8_is_spelled_out() -> None:
+    shown = line(record("about '\udcff'", **{"x-request-id": "r\udcfe"}))
+    assert (shown["msg"], shown["x-request-id"]) == ("about '\\udcff'", "r\\udcfe")
+    assert ConsoleFormatter().format(record(id="\udcfe")).endswith('\t{"id":"\\\\udcfe"}')
+
+
 @pytest.mark.parametrize(
     ("level", "word"),
     [

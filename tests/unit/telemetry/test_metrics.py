@@ -258,6 +258,15 @@ def test_a_huge_model_name_is_not_kept() -> None:
     assert b"xxxx" not in page
 
 
+def test_names_that_are_not_utf_8_leave_the_page_readable() -> None:
+    metrics = Metrics(process=False)
+    one_request(metrics, model="m\udcff", target_model="m\udcff", flow="\udcfe")
+    labels = {"model_name": "m\\udcff", "target_model_name": "m\\udcff"}
+    found = value(metrics, "llm_d_epp_request_total", fairness_id="\\udcfe", priority="0", **labels)
+    assert found == 1
+    assert value(metrics, "inference_objective_request_sizes_count", **labels) == 1
+
+
 def test_b077_series_of_an_endpoint_go_with_it() -> None:
     """Field problem vllm-project/production-stack#888: its series stayed for ever."""
     metrics = Metrics(process=False)

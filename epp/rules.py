@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from epp import headers
+from epp.errors import BadRequest
 from epp.model import InferenceRequest
 
 
@@ -98,6 +99,9 @@ class Rules:
         """Fill in objective, priority and flow; ask for another model if a rule says so.
 
         A rewrite that an operator configured wins over the one a client's header asks for.
+
+        Raises:
+            BadRequest: the client's header names a model in bytes that no body can hold.
         """
         asked, table = request.headers, self._book.table
         objective = headers.first(asked, headers.OBJECTIVE)
@@ -110,6 +114,8 @@ class Rules:
         target = headers.first(asked, headers.MODEL_REWRITE)
         if request.model and (split := table.split(request.model)) is not None:
             target = self._choose(split, request)
+        elif not _is_unicode(target):
+            raise BadRequest("the model that a header asks for is not UTF-8")
         if target and target != request.model:
             request = self._rewrite(request, target)
         return request
@@ -124,7 +130,12 @@ class Rules:
         return target
 
 
+def _is_unicode(text: str) -> bool:
+    """Whether it holds no byte that was kept as a lone surrogate (see `extproc.wire`)."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def _place(*names: str) -> float:
     """Return a number of [0, 1) that is the same for these names in every process."""
-    digest = blake2b("\0".join(names).encode(), digest_size=6).digest()
+    digest = blake2b("\0".join(names).encode("utf-8", "surrogatepass"), digest_size=6).digest()
     return int.from_bytes(digest, "big") / 2**48

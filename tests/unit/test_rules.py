@@ -8,6 +8,7 @@ from collections import Counter
 import msgspec
 import pytest
 
+from epp.errors import BadRequest
 from epp.model import InferenceRequest
 from epp.rules import RuleBook, Rules, Split, Table
 from tests.support import build
@@ -74,6 +75,18 @@ def test_a_session_keeps_its_model(where: str) -> None:
         (only,) = set(targets(Table(generic=HALVES), 20, **facts))
         found.add(only)
     assert found == {"a", "b"}
+
+
+def test_a_session_that_is_not_utf_8_keeps_its_model_too() -> None:
+    assert len(set(targets(Table(generic=HALVES), 20, session="s\udcff"))) == 1
+
+
+def test_a_model_that_no_body_can_hold_is_the_clients_mistake() -> None:
+    asked = {"x-gateway-model-name-rewrite": "m\udcff"}
+    with pytest.raises(BadRequest, match="not UTF-8"):
+        targets(Table(), headers=asked)
+    assert targets(Table(exact={"m": Split(("n",), (1.0,))}), headers=asked) == ["n"]
+    assert targets(Table(), headers={"x-gateway-model-name-rewrite": "é"}) == ["é"]
 
 
 def test_a_rewrite_to_the_same_name_changes_nothing() -> None:

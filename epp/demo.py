@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -137,6 +138,8 @@ async def _play(
 
         await send(url, MODEL, conversations, workload.output_tokens, seen)
         live.update(view(), refresh=True)
+    if not console.is_terminal:
+        console.print()  # the last view has no end of line there
     return samples
 
 
@@ -167,7 +170,8 @@ def _result(of: Figures) -> Result:
 
 
 def _print_comparison(console: Console, results: dict[str, Result]) -> None:
-    table = Table("", "hit rate", "TTFT p50", "TTFT p99", "errors", title="\nthe same traffic")
+    console.print()
+    table = Table("", "hit rate", "TTFT p50", "TTFT p99", "errors", title="the same traffic")
     for policy, result in results.items():
         table.add_row(
             policy.replace("_", " "),
@@ -183,15 +187,18 @@ async def _keep(
     console: Console, gateway: fleet.Gateway, admin: int, engines: Sequence[str]
 ) -> None:
     chat = '{"model":"demo","messages":[{"role":"user","content":"Hello"}],"max_tokens":16}'
+    headers = "-H 'content-type: application/json' -H 'x-request-id: try-1'"
     console.print("\n[bold]Everything is still running. Try:[/bold]")
+    command = sys.argv[0] if Path(sys.argv[0]).name == "epp" else "epp"
     lines = [
-        f"curl -i {gateway.url}/v1/chat/completions -H 'content-type: application/json' -d '{chat}'",
+        f"curl -i {gateway.url}/v1/chat/completions {headers} -d '{chat}'",
         f"curl {gateway.url}/v1/models",
         f"http://127.0.0.1:{admin}/      # in a browser: the live page",
-        f"epp top --admin http://127.0.0.1:{admin}",
+        f"{command} top --admin http://127.0.0.1:{admin}",
+        f"{command} explain try-1 --admin http://127.0.0.1:{admin}      # why did it go there?",
         f"curl http://127.0.0.1:{admin}/debug/pool      # what the picker knows",
         f"curl http://127.0.0.1:{admin}/metrics",
-        f"curl http://127.0.0.1:{gateway.admin_port}/stats?filter=ext_proc",
+        f"curl 'http://127.0.0.1:{gateway.admin_port}/stats?filter=ext_proc'",
         *(f"curl http://{engine}/metrics" for engine in engines),
     ]
     for line in lines:

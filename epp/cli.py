@@ -34,10 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        return int(parsed.run(parsed))
+        status = int(parsed.run(parsed))
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ConfigError, OSError) as error:
         print(f"{parser.prog} {arguments[0]}: {error}", file=sys.stderr)  # noqa: T201
         return 2
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from epp.cli import main
@@ -80,3 +83,14 @@ def test_what_is_unknown_is_named_with_the_flag_that_is_most_like_it(
 def test_a_flag_is_not_guessed_from_its_beginning(capsys: pytest.CaptureFixture[str]) -> None:
     status, text = told(capsys, "top", "--adm=http://127.0.0.1:9090")
     assert (status, "did you mean --admin?" in text) == (2, True)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "epp", "gateway"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as printing:
+        assert printing.stdout is not None
+        assert printing.stderr is not None
+        printing.stdout.close()  # before anything is printed
+        assert printing.stderr.read() == b""
+        assert printing.wait(timeout=60) == 0

@@ -30,6 +30,7 @@ _body = msgspec.json.Decoder(_Messages).decode
 
 def messages(body: bytes | memoryview) -> Facts:
     """Read a messages request."""
+    prompt.check_commas(body)
     asked = _body(body)
     if not asked.messages:
         raise Unreadable("no-prompt")

@@ -56,6 +56,7 @@ _sglang_body = msgspec.json.Decoder(_SGLang).decode
 
 def generate(body: bytes | memoryview) -> Facts:
     """Read vLLM's generate request: token ids, and the hashes of what images they stand for."""
+    prompt.check_commas(body, prompt.MAX_LISTED_COMMAS)
     asked = _generate_body(body)
     if not asked.token_ids:
         raise Unreadable("no-prompt")
@@ -86,6 +87,7 @@ def _with_features(ids: bytes, features: _Features) -> bytes:
 
 def sglang(body: bytes | memoryview) -> Facts:
     """Read SGLang's generate request; ``extra_key`` salts, ``lora_path`` names the adapter."""
+    prompt.check_commas(body, prompt.MAX_LISTED_COMMAS)
     asked = _sglang_body(body)
     prompts = asked.input_ids if prompt.given(asked.input_ids) else asked.text
     key, tokens = prompt.first_of(b"g", prompts)

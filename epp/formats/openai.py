@@ -54,7 +54,7 @@ class _Item(msgspec.Struct, gc=False):
 
 class _Embeddings(Body, gc=False):
     input: Raw = ABSENT
-    messages: list[Message] | None = None
+    messages: Raw = ABSENT
 
 
 _completions_body = msgspec.json.Decoder(_Completions).decode
@@ -73,6 +73,7 @@ def completions(body: bytes | memoryview) -> Facts:
 
 def chat(body: bytes | memoryview) -> Facts:
     """Read a chat completion request."""
+    prompt.check_commas(body)
     asked = _chat_body(body)
     if not asked.messages:
         raise Unreadable("no-prompt")
@@ -95,6 +96,7 @@ def chat(body: bytes | memoryview) -> Facts:
 
 def responses(body: bytes | memoryview) -> Facts:
     """Read a request of the responses API, or a conversation's items."""
+    prompt.check_commas(body)
     asked = _responses_body(body)
     items = asked.items if asked.input is None else asked.input
     if not items:
@@ -136,7 +138,7 @@ def _add_item(canonical: Canonical, raw: Raw) -> None:
 def embeddings(body: bytes | memoryview) -> Facts:
     """Read an embedding request; vLLM also takes a conversation."""
     asked = _embeddings_body(body)
-    if asked.messages and not prompt.given(asked.input):
+    if prompt.given(asked.messages) and not prompt.given(asked.input):
         return chat(body)
     key, tokens = prompt.first_of(b"e", asked.input)
     return asked.facts(None, prompt=key, tokens=tokens, multimodal=False)

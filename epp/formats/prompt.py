@@ -27,6 +27,10 @@ from xxhash import xxh3_64_hexdigest
 
 BYTES_PER_TOKEN = 4
 MAX_PIECES = 200_000  #: parts of one prompt; more would take a second to read
+MAX_COMMAS = 1_000_000
+"""In a body of messages; each may begin an object of 100 bytes, and 30 MB of ``{},`` would take 1 GB
+of memory and stop every other request for seconds. Also no model's context holds that many."""
+MAX_LISTED_COMMAS = 4_000_000  #: in a list of prompts: token ids have many, and cost less each
 ABSENT = Raw()  #: default of every raw field
 
 IMAGE_TOKENS = 640 * 360 // 1024
@@ -219,6 +223,17 @@ def pack(ids: Sequence[int]) -> bytes:
         raise Unreadable("bad-shape") from error
 
 
+def check_commas(body: bytes | memoryview | Raw, most: int = MAX_COMMAS) -> None:
+    """Refuse JSON that would become too many objects, before it does.
+
+    Raises:
+        Unreadable: it has more than ``most`` commas.
+    """
+    view = memoryview(body)
+    if view.nbytes > most and bytes(view).count(b",") > most:
+        raise Unreadable("too-large")
+
+
 def given(value: Raw) -> bool:
     """Whether a raw field is there and not null."""
     return value is not ABSENT and memoryview(value)[0] != _NULL
@@ -241,6 +256,7 @@ def first_of(api: bytes, prompts: Raw) -> tuple[bytes, int]:
     try:
         ids = _ids(prompts)
     except msgspec.ValidationError:
+        check_commas(prompts, MAX_LISTED_COMMAS)
         return _several(api, _raws(prompts))
     if not ids:
         raise Unreadable("no-prompt")

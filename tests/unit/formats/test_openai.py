@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 
-from tests.support.arrivals import FORMATS, parsed, sample_request
+from tests.support.arrivals import FORMATS, parsed, post, sample_request
 
 CHAT = "/v1/chat/completions"
 HELLO = {"role": "user", "content": "hello"}
@@ -35,6 +36,31 @@ def test_a_completion_is_read_whole() -> None:
     assert not request.multimodal
     assert request.arrived_at == 7.0
     assert json.loads(request.body)["prompt"] == "abcdefgh"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, b'{"model":"m","messages":[%s{}]}' % (b"{}," * 1_500_000)),
+        (CHAT, b'{"model":"m","messages":[{"content":[%s1]}]}' % (b"1," * 3_000_000)),
+        ("/v1/messages", b'{"model":"m","messages":[%s{}]}' % (b"{}," * 1_500_000)),
+        ("/v1/responses", b'{"model":"m","input":[%s{}]}' % (b"{}," * 3_000_000)),
+        ("/v1/embeddings", b'{"model":"m","messages":[%s{}]}' % (b"{}," * 1_500_000)),
+        ("/v1/completions", b'{"model":"m","prompt":[%s""]}' % (b'"",' * 4_500_000)),
+    ],
+    ids=["chat", "parts", "anthropic", "responses", "embeddings", "prompts"],
+)
+def test_a_body_of_millions_of_empty_things_takes_no_memory_of_theirs(
+    path: str, body: bytes
+) -> None:
+    tracemalloc.start()
+    try:
+        request = FORMATS.parse(post(path, body), 0.0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (request.model, request.unread) == ("m", "too-large")
+    assert peak < 3 * len(body)
 
 
 @pytest.mark.parametrize(

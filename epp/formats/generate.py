@@ -72,13 +72,14 @@ def generate(body: bytes | memoryview) -> Facts:
 
 def _with_features(ids: bytes, features: _Features) -> bytes:
     """Put each image's hash where its placeholder tokens stand: those are all alike."""
-    packed = bytearray(ids)
+    packed, left = bytearray(ids), len(ids)
     for modality, hashes in features.mm_hashes.items():
         places = features.mm_placeholders.get(modality) or ()
         for mm_hash, place in zip(hashes or (), places, strict=False):
             start = place.offset * prompt.BYTES_PER_TOKEN
             size = min(place.length * prompt.BYTES_PER_TOKEN, len(packed) - start)
-            if place.offset < 0 or size <= 0:
+            left -= size  # places are disjoint, or writing them would take quadratic time
+            if place.offset < 0 or size <= 0 or left < 0:
                 raise Unreadable("bad-shape")
             digest = xxh3_64_digest(f"{modality}:{mm_hash}".encode())
             packed[start : start + size] = (digest * (size // len(digest) + 1))[:size]

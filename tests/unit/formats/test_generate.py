@@ -57,6 +57,16 @@ def test_a_placeholder_outside_the_prompt_is_routed_unread(offset: int) -> None:
     assert request.unread == "bad-shape"
 
 
+@pytest.mark.parametrize(("lengths", "unread"), [((5, 3), ""), ((5, 4), "bad-shape")])
+def test_placeholders_that_hold_more_than_the_prompt_are_routed_unread(
+    lengths: tuple[int, int], unread: str
+) -> None:
+    first, second = lengths
+    places = [{"offset": 0, "length": first}, {"offset": 8 - second, "length": second}]
+    features = {"mm_hashes": {"image": ["aa", "bb"]}, "mm_placeholders": {"image": places}}
+    assert parsed(PATH, {"token_ids": [7] * 8, "features": features}).unread == unread
+
+
 @pytest.mark.parametrize("ids", [None, []], ids=["none", "empty"])
 def test_no_tokens_are_routed_unread(ids: object) -> None:
     assert parsed(PATH, {"token_ids": ids}).unread == "no-prompt"

@@ -257,9 +257,11 @@ class EngineServer:
                 parts.append(self._chunk(call, answer, index, made, end))
             if closed:
                 parts.append(answer.closing(call.spent()))
-            await response.write(b"".join(parts))
+            try:
+                await response.write(b"".join(parts))
+            except ConnectionError:  # the client has left
+                break
             parts.clear()
-        await response.write_eof()
         return response
 
     @staticmethod

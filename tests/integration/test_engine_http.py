@@ -517,6 +517,17 @@ def post(port: int, body: dict[str, Any]) -> tuple[http.client.HTTPConnection, A
     return connection, connection.getresponse()
 
 
+def test_clients_that_leave_are_no_bug_in_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+    with engine.one(EngineOptions(speed=20.0)) as it:
+        body = {"prompt": "hi", "max_tokens": 50_000, "stream": True}
+        for connection, answer in [post(it.port, body) for _ in range(20)]:
+            assert answer.read1(10).startswith(b"data: ")
+            answer.close()
+            connection.close()
+        assert it.terminate() == 0
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_sigterm_aborts_what_is_under_way() -> None:
     with engine.one(EngineOptions()) as it:
         body = {"prompt": "hi", "max_tokens": 50_000, "stream": True}

@@ -91,7 +91,7 @@ async def end_somehow(gateway: Gateway, number: int) -> None:
         await end_late(stream, way)
 
 
-def test_2000_exchanges_that_end_in_ten_ways_leave_nothing_behind(tmp_path: Path) -> None:
+def test_b155_2000_exchanges_that_end_in_ten_ways_leave_nothing_behind(tmp_path: Path) -> None:
     async def step(picker: Serving) -> None:
         async def some(number: int) -> None:
             await end_somehow(picker.gateway, number)

@@ -119,7 +119,7 @@ def test_the_request_s_span_is_a_server_s_and_says_how_it_ended() -> None:
     assert found["llm_d.epp.destination"] == "10.0.0.1:8000"
 
 
-def test_the_caller_is_the_parent_and_the_picker_is_the_next_one_s() -> None:
+def test_b196_the_caller_is_the_parent_and_the_picker_is_the_next_one_s() -> None:
     traced = Traced()
     answers = asked(traced, {"traceparent": SAMPLED, "tracestate": "vendor=1"})
     span = traced.one("gateway.request")

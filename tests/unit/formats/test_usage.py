@@ -107,7 +107,11 @@ def test_what_is_no_usage_is_none(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "zstd", "GZIP"])
-def test_compressed_answers_are_skipped(encoding: str) -> None:
+def test_b016_compressed_answers_are_skipped(encoding: str) -> None:
+    """Field problem B016: a compressed answer broke the reading of usage on one path.
+
+    envoyproxy/ai-gateway PR 1189.
+    """
     answer = gzip.compress(sample_answer("chat"))
     assert usage(answer, content_encoding=encoding) is None
     assert usage(sample_answer("chat"), content_encoding="identity") is not None

@@ -95,7 +95,7 @@ def test_a_hung_endpoint_delays_no_other_and_goes_stale() -> None:
         async with servers(hung, good):
             pool = pool_of(hung, good)
             async with running((one := scraper(heard)).run(pool)):
-                await until(lambda: load_of(pool, hung) is not None)
+                await until(lambda: None not in (load_of(pool, hung), load_of(pool, good)))
                 hung.hang = True
                 while load_of(pool, hung) is not None:
                     load = load_of(pool, good)

@@ -57,8 +57,8 @@ def test_a_port_that_is_taken_is_named() -> None:
             )
             for flag in flags
         ]  # fmt: skip
-        for start in starts:
-            stdout, stderr = start.communicate(timeout=START_SECONDS)
+        ends = [start.communicate(timeout=START_SECONDS) for start in starts]
+        for start, (stdout, stderr) in zip(starts, ends, strict=True):
             lines = [line for line in stderr.splitlines() if not line.startswith("{")]
             assert (start.returncode, stdout, len(lines)) == (2, "", 1), stderr
             assert lines[0].startswith("epp: cannot listen on ")

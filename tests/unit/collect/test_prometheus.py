@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.collect.parse.prometheus import Reader, Selector, parse_selector
+from epp.collect.parse.prometheus import (
+    LEAST_LINE,
+    MAX_METRIC_BYTES,
+    Reader,
+    Selector,
+    parse_selector,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +63,21 @@ def test_labels_choose_among_series() -> None:
 
 def test_a_broken_line_spoils_no_other_and_is_counted() -> None:
     assert Reader(["q"]).read(PAGE).unreadable == 1
+
+
+def test_a_page_full_of_one_metric_is_read_in_part_and_spoils_no_other() -> None:
+    page = b"".join(b'q{m="%d"} 1\n' % number for number in range(50_000)) + b"r 2\n"
+    found = Reader(["q", "r"]).read(page)
+    assert len(found.select(Selector("q"))) == MAX_METRIC_BYTES // LEAST_LINE == 1024
+    assert [sample.value for sample in found.select(Selector("r"))] == [2.0]
+    assert found.unreadable == 1
+
+
+def test_long_lines_use_up_what_a_metric_may_have_and_overlong_ones_do_not() -> None:
+    long, overlong = b'q{m="%s"} 1\n' % (b"a" * 10_000), b'q{m="%s"} 1\n' % (b"a" * 300_000)
+    found = Reader(["q"]).read(overlong + b"".join(long.replace(b"1", b"2") for _ in range(40)))
+    assert len(found.select(Selector("q"))) == 26  # of 10,010 bytes: 262,144 bytes hold 26
+    assert found.unreadable == 2
 
 
 def test_the_first_and_the_last_line_are_found_without_line_ends() -> None:

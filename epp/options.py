@@ -74,7 +74,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # telemetry
     verbosity: int = 2  #: klog's -v; 4 and above log decisions
     log_format: Literal["json", "console"] = "json"
-    receipts: int = 1000  #: last decisions kept to be explained; 0 keeps none
+    receipts: int = 200  #: last decisions kept to be explained; 0 keeps none
     tracing: bool | None = None  #: None traces if OpenTelemetry's variables name an exporter
 
     warnings: tuple[str, ...] = ()  #: about the command line itself, to be logged at start

@@ -52,6 +52,8 @@ class Routes(Protocol):
 class Unseen(Protocol):
     """Keeps exchanges whose answer goes by without us (see `feedback.unseen`)."""
 
+    logs_connected: int  #: access logs that tell how exchanges ended
+
     def adopt(self, exchange: Exchange) -> None:
         """Keep ``exchange`` open until something tells how it ended."""
         ...
@@ -200,13 +202,13 @@ class _Stream:
         self._refuse = service.draining
         self._forwarded = False  #: all that forwards the request was written, or nearly
         self._failed = False  #: an error of ours after the pick
-        self._closed = False  #: the gateway closed the stream in order
+        self._closed = False  #: the gateway closed the stream in order, or may do so now
         self._pending: asyncio.Future[Any] | None = None  #: a read begun while guessing
 
     async def run(self) -> None:
         """Serve the stream until either side is done with it."""
         session, read = self._session, self._context.read
-        while not session.finished:
+        while not (session.finished or self._closed):
             guessing = session.guessing or self._pending is not None
             data = await (self._read_guessing() if guessing else read())
             if data is _EOF:
@@ -260,6 +262,9 @@ class _Stream:
             await write(frame)
             session.free()
             exchange.forwarded()
+            unseen = self._service.unseen
+            if session.told_all and unseen is not None and unseen.logs_connected:
+                self._closed = True  # nothing more is coming: spare the gateway and us a turn
             return
         told = None
         if event is not None and self._exchange is not None:

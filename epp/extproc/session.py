@@ -159,6 +159,15 @@ class Session:
             return self._told.response is Mode.NONE or (closed and skipped)
         return closed and self.response is Part.START
 
+    @property
+    def told_all(self) -> bool:
+        """Whether the request is answered for and no part of the answer's body will be shown.
+
+        Only then may we close the stream: of a full-duplex answer, pieces would be lost.
+        """
+        told = self._told
+        return told is not None and told.response is Mode.NONE and self.request is Part.ENDED
+
     def receive(self, message: Message) -> Event | None:
         """Take one message from the gateway; return what it means, if it completes anything.
 

@@ -87,6 +87,19 @@ class Message(msgspec.Struct, gc=False):
     tool_call_id: Raw = ABSENT
     audio: Raw = ABSENT
 
+    @property
+    def plain(self) -> bool:
+        """Whether it has a role and content only, as most messages do."""
+        return (
+            self.name is ABSENT
+            and self.tool_calls is ABSENT
+            and self.tool_call_id is ABSENT
+            and self.reasoning is ABSENT
+            and self.reasoning_content is ABSENT
+            and self.function_call is ABSENT
+            and self.audio is ABSENT
+        )
+
 
 class Part(msgspec.Struct, gc=False):
     """One part of a message's content: the fields by which any API's parts are told apart."""
@@ -149,6 +162,9 @@ class Canonical:
         if b"\xff" in role:
             raise Unreadable("bad-text")
         self._pieces += (MESSAGE, role)
+        if message.plain:
+            self.content(message.content)
+            return
         self.raw(NAME, message.name)
         self.raw(REASONING, message.reasoning)
         self.raw(REASONING, message.reasoning_content)

@@ -115,6 +115,49 @@ def test_a_stream_that_ends_anywhere_ends_its_exchange_once(
     assert picker.service.budget.used == 0
 
 
+def test_with_an_access_log_a_lean_stream_is_closed_once_its_request_is_answered_for() -> None:
+    picker = Picker()
+    picker.unseen.logs_connected = 1
+
+    async def script(gateway: Gateway) -> None:
+        async with gateway.stream() as stream:
+            await stream.send(*LEAN)
+            assert gw.kinds(await stream.rest()) == ["request_headers", "request_body"]
+            assert await stream.call.code() is grpc.StatusCode.OK
+        await gw.until(lambda: picker.service.active == 0)
+
+    run(picker, script)
+    assert len(picker.unseen.exchanges) == 1, "the log tells how it ended"
+    assert outcomes(picker) == []
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [
+        pytest.param((gw.DUPLEX, gw.DUPLEX), id="full duplex"),
+        pytest.param((gw.DUPLEX, gw.STREAMED), id="streamed"),
+        pytest.param(None, id="not told"),
+    ],
+)
+def test_a_stream_that_may_bring_the_answer_stays_open_whatever_tells_its_end(modes: Any) -> None:
+    picker = Picker()
+    picker.unseen.logs_connected = 1
+
+    async def script(gateway: Gateway) -> None:
+        async with gateway.stream() as stream:
+            await stream.send(gw.request_head(modes=modes), gw.request_body(b"abc", ends=True))
+            await stream.read()
+            await stream.read()
+            await stream.send(gw.response_head(), gw.response_body(b"answer", ends=True))
+            assert gw.kinds([await stream.read(), await stream.read()]) == [
+                "response_headers",
+                "response_body",
+            ]
+
+    run(picker, script)
+    assert outcomes(picker) == [Outcome.COMPLETED]
+
+
 def test_without_a_keeper_an_unseen_exchange_ends_unknown() -> None:
     picker = Picker(unseen=None)
     exchange(picker, *LEAN)

@@ -108,6 +108,7 @@ class Adopted:
 
     def __init__(self) -> None:
         self.exchanges: list[Any] = []
+        self.logs_connected = 0
 
     def adopt(self, exchange: Any) -> None:
         self.exchanges.append(exchange)

@@ -64,6 +64,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def positive(text: str) -> int:
+    """Read a whole number from 1 to below a million."""
+    if (number := count(text)) == 0:
+        raise argparse.ArgumentTypeError("'0' is not a number from 1 to 999999")
+    return number
+
+
 def _reader(hint: Any) -> dict[str, Any]:
     if hint is bool:
         return {"type": truth, "nargs": "?", "const": True}

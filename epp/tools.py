@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from epp.arguments import positive
+
 
 def add_tools(verbs: Any) -> None:
     """Add their parsers, in the order of the help."""
@@ -84,8 +86,8 @@ def _demo(verbs: Any) -> None:
         "--keep", action="store_true", help="leave it running until Ctrl-C; print curls"
     )
     demo.add_argument("--mode", choices=("lean", "stock"), default="lean", help="Envoy's mode")
-    demo.add_argument("--engines", type=int, default=3, help="simulated engines")
-    demo.add_argument("--sessions", type=int, default=48, help="conversations in the workload")
+    demo.add_argument("--engines", type=positive, default=3, help="simulated engines")
+    demo.add_argument("--sessions", type=positive, default=48, help="conversations in the workload")
     demo.add_argument("--seed", type=int, default=1, help="same seed, same traffic")
     demo.add_argument("--output", default="build/demo.json", help="where the figures go")
     demo.set_defaults(run=_run_demo)

@@ -94,3 +94,19 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         printing.stdout.close()  # before anything is printed
         assert printing.stderr.read() == b""
         assert printing.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        pytest.param("0", "'0' is not a number from 1 to 999999", id="none"),
+        pytest.param("-1", "'-1' is not a number", id="fewer than none"),
+        pytest.param("many", "'many' is not a number", id="no number"),
+    ],
+)
+@pytest.mark.parametrize("flag", ["--engines", "--sessions"])
+def test_a_demo_of_nothing_is_refused(
+    capsys: pytest.CaptureFixture[str], flag: str, number: str, why: str
+) -> None:
+    status, text = told(capsys, "demo", f"{flag}={number}")
+    assert (status, f"argument {flag}: {why}" in text) == (2, True)

@@ -89,6 +89,7 @@ class EndpointsFile:
             stamp = await asyncio.to_thread(_stamp, self._path)
             if stamp == self._stamp:
                 return
+            await asyncio.to_thread(_check, self._path)
             self._stamp, text = await asyncio.to_thread(_read, self._path)
             if text == self._text:
                 self._complaint = ""
@@ -115,6 +116,12 @@ class EndpointsFile:
         if text != self._complaint:
             self._complaint = text
             self._report(f"endpoints file {self._path}: {text}")
+
+
+def _check(path: Path) -> None:
+    """Refuse to read what is no file: a pipe would be waited for, for ever."""
+    if not path.is_file():
+        raise ValueError("it is no file any more")
 
 
 def _stamp(path: Path) -> Stamp:

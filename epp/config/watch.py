@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -61,9 +62,12 @@ async def _settled(path: str) -> Stamp | None:
 
 
 def _stamp(path: str) -> Stamp | None:
+    """What tells the file's state apart; None if there is none, or a pipe: that is read once only."""
     try:
         status = Path(path).stat()
     except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
 

@@ -211,3 +211,13 @@ def test_a_file_as_it_was_read_tells_nothing(tmp_path: Path) -> None:
         await watched.stays_quiet()
 
     assert watch(path, script, used=b"one").told == []
+
+
+def test_a_pipe_is_read_once_only() -> None:
+    """``--config-file <(command)``: what is read again is empty, and that is a valid one."""
+    reading, writing = os.pipe()
+    os.close(writing)
+    try:
+        watch(Path(f"/dev/fd/{reading}"), lambda watched: watched.stays_quiet(), used=b"one")
+    finally:
+        os.close(reading)

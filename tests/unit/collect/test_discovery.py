@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,29 @@ def test_a_bad_file_later_changes_nothing_and_is_reported_once(tmp_path: Path) -
 
     asyncio.run(main())
     assert "endpoints.yaml" in heard[0]
+
+
+def test_a_pipe_in_the_files_place_is_reported_and_not_waited_for(tmp_path: Path) -> None:
+    path, pipe, good = (tmp_path / name for name in ("endpoints.yaml", "pipe", "good"))
+    path.write_text(entries("a"))
+    good.write_text(entries("b"))
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR)  # closed at the end: whoever waits for the pipe gets on
+    pool, heard = Pool(), list[str]()
+
+    async def main() -> None:
+        async with running(follow(path, pool, heard).run(pool)):
+            await until(lambda: ids(pool) == ["a"])
+            pipe.replace(path)
+            try:
+                await until(lambda: heard)
+                good.replace(path)
+                await until(lambda: ids(pool) == ["b"])
+            finally:
+                os.close(writer)
+
+    asyncio.run(main())
+    assert "no file any more; the endpoints stay as they were" in heard[0]
 
 
 def test_a_config_maps_symlink_swap_is_seen(tmp_path: Path) -> None:

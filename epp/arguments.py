@@ -29,6 +29,8 @@ def add_options(
         default = field.default
         arguments: dict[str, Any] = {"help": helps[field.name], "default": default}
         arguments.update(_reader(hints[field.name]))
+        if field.name.endswith("port"):
+            arguments["type"] = port
         if isinstance(default, tuple):
             arguments["metavar"] = "A,B,..."
         parser.add_argument(flag, **arguments)

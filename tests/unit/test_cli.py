@@ -67,3 +67,22 @@ def test_flags_alone_mean_serve(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--grpc-port=x"])
     assert "epp serve: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["gateway", "--listen-port=-4"],
+        ["gateway", "--picker-port=999999"],
+        ["engine", "--port=99999"],
+        ["engine", "--port=-1"],
+    ],
+    ids=" ".join,
+)
+def test_ports_of_every_verb_are_ports(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "is not a port (0 to 65535)" in capsys.readouterr().err

@@ -46,7 +46,7 @@ def fetch(request_id: str, admin: str) -> Receipt:
     Raises:
         ConfigError: it cannot be asked, or keeps no decision about this request.
     """
-    query = urllib.parse.urlencode({"request_id": request_id})
+    query = urllib.parse.urlencode({"request_id": request_id}, errors="surrogateescape")
     url = f"{admin.rstrip('/')}/debug/explain?{query}"
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--admin: {admin!r} is no http:// address")

@@ -162,6 +162,11 @@ def test_a_picker_that_cannot_tell_is_an_error_that_says_why(
         explain.fetch("r 1&x", url)
 
 
+def test_an_id_that_is_not_utf_8_can_be_asked_for() -> None:
+    with pytest.raises(ConfigError, match="cannot ask"):
+        explain.fetch("r\udcff", "http://127.0.0.1:1")
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:9090", "file:///etc/passwd", "http://127.0.0.1:1"])
 def test_an_address_that_cannot_be_asked_is_an_error(url: str) -> None:
     with pytest.raises(ConfigError):

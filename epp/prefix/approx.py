@@ -84,6 +84,7 @@ class ApproxPrefixCacheProducer:
         self._name = tools.name or self.type
         self._params = params
         self._index = PrefixIndex(params.lru_capacity_per_server)
+        self._runs = (0, blocks.Runs())  #: and the block size they are of
         self._tuned: int | None = None  # the engines' block size, once one told
         self._clock = tools.clock
         self._tests: set[int] = set()  # ids of picks whose prediction tells of capacity
@@ -111,6 +112,7 @@ class ApproxPrefixCacheProducer:
             root=blocks.root(request.target_model, request.salt),
             block_tokens=block_tokens,
             max_blocks=self._max_blocks(block_tokens),
+            runs=self._runs_of(block_tokens),
         )
         if not chain:
             return request
@@ -239,6 +241,11 @@ class ApproxPrefixCacheProducer:
             )
         tokens = self._tuned or self._params.block_size_tokens
         return min(max(tokens, SMALLEST_TUNED), LARGEST_TUNED)
+
+    def _runs_of(self, block_tokens: int) -> blocks.Runs:
+        if self._runs[0] != block_tokens:
+            self._runs = (block_tokens, blocks.Runs())
+        return self._runs[1]
 
     def _max_blocks(self, block_tokens: int) -> int:
         """Blocks matched at most."""

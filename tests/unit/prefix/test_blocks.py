@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from epp.prefix.blocks import block_hashes, root
+from epp.prefix import blocks
+from epp.prefix.blocks import Runs, block_hashes, root
 
 PROMPT = bytes(range(256)) * 4  # four blocks of 64 tokens, all alike
 
@@ -26,10 +27,10 @@ def test_equal_blocks_at_different_places_have_different_hashes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "blocks"), [(0, 0), (255, 0), (256, 1), (511, 1), (512, 2)], ids=str
+    ("size", "full"), [(0, 0), (255, 0), (256, 1), (511, 1), (512, 2)], ids=str
 )
-def test_only_full_blocks_count(size: int, blocks: int) -> None:
-    assert len(block_hashes(bytes(size), root=0)) == blocks
+def test_only_full_blocks_count(size: int, full: int) -> None:
+    assert len(block_hashes(bytes(size), root=0)) == full
 
 
 def test_no_more_than_max_blocks_are_hashed() -> None:
@@ -98,3 +99,21 @@ def test_hashes_agree_exactly_as_far_as_the_blocks_do(a: bytes, b: bytes, tokens
         strict=False,
     )
     assert [x == y for x, y in pairs].count(True) == common
+
+
+@given(
+    prompts=st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    tail=st.binary(max_size=300),
+    most=st.integers(1, 4),
+)
+def test_remembered_runs_change_no_hash(prompts: list[int], tail: bytes, most: int) -> None:
+    runs = Runs(most)
+    root_hash = root("m")
+    parts = [bytes([i]) * 4 * blocks.RUN * 2 for i in range(4)]  # two runs of blocks of 1 token
+    so_far = b""
+    for i in prompts:
+        so_far += parts[i]
+        prompt = so_far + tail
+        assert block_hashes(
+            prompt, root=root_hash, block_tokens=1, max_blocks=100_000, runs=runs
+        ) == block_hashes(prompt, root=root_hash, block_tokens=1, max_blocks=100_000)

@@ -10,11 +10,13 @@ of ours stops a request.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from epp.model import Endpoint
 from epp.page import document
@@ -28,6 +30,18 @@ DECISIONS = "20"  #: shown unless told otherwise
 NOT_SECRET = frozenset({"tokens", "max_tokens"})
 
 Page = Callable[[], Any]
+
+
+class _OurFaults(logging.Filter):
+    """Leaves out what a client sent that is no HTTP: anybody may, and the complaint quotes it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter.filter`."""
+        return not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage))
+
+
+_http_log = logging.getLogger(f"{__name__}.http")
+_http_log.addFilter(_OurFaults())
 
 
 class Live(Protocol):
@@ -82,7 +96,9 @@ class AdminServer:
         Raises:
             OSError: the address cannot be bound.
         """
-        runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=GRACE_SECONDS)
+        runner = web.AppRunner(
+            self._app(), access_log=None, logger=_http_log, shutdown_timeout=GRACE_SECONDS
+        )
         await runner.setup()
         try:
             await web.TCPSite(runner, self._host, self.port).start()

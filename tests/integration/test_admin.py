@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
 import msgspec
+import pytest
 
 from epp.ledger import Ledger
 from epp.model import Ending, Endpoint, LoraInfo, Outcome
@@ -156,6 +158,26 @@ def test_a_request_id_that_is_not_utf_8_leaves_the_pages_readable() -> None:
     last, one = get("/debug/decisions?limit=3", "/debug/explain?request_id=r", shown=kept)
     assert msgspec.json.decode(last[1]) == [{"request_id": "r\\udcff", "limit": 3}]
     assert msgspec.json.decode(one[1])["request_id"] == "r\\udcff"
+
+
+def test_what_is_no_http_is_refused_and_not_quoted_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> list[bytes]:
+        server = AdminServer("127.0.0.1", 0, Metrics(process=False), pages())
+        port = await server.start()
+        answers = []
+        for junk in (b"GET /secret HTTP/9.9", b"GET / HTTP/1.1\r\nAuthorization: secret\x01\x00"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(junk + b"\r\n\r\n")
+            answers.append(await asyncio.wait_for(reader.readline(), 5))
+            writer.close()
+        await server.stop()
+        return answers
+
+    with caplog.at_level(logging.DEBUG):
+        assert all(b" 400 " in answer for answer in asyncio.run(main()))
+    assert "secret" not in caplog.text
 
 
 def test_there_is_no_profiler() -> None:

@@ -2,7 +2,7 @@
 
 * EppError
   + BadRequest          400  the body cannot be understood
-  + NoKvCache           412  ``prefer: if-available`` and no endpoint holds the prefix
+  + NoKvCache           412  ``prefer: if-available`` and the endpoint holds none of it
   + TooLarge            413  the body is over the limit
   + Dropped             429  the pool, or this picker, is busy
     - Saturated              and the request may be dropped
@@ -42,7 +42,7 @@ class BadRequest(EppError):
 
 
 class NoKvCache(EppError):
-    """The client wants only a cached answer, and no endpoint holds the prefix."""
+    """The client wants a cached prompt only, and the chosen endpoint holds nothing of it."""
 
     status = 412
     kind = "PreconditionFailedError"

@@ -38,6 +38,7 @@ KV_SOURCE = "x-kv-cache-source-host-port"
 REQUEST_ID = "x-request-id"
 SESSION_TOKEN = "x-session-token"  # noqa: S105 - a header's name
 SESSION_ID = "x-session-id"
+PREFER = "prefer"
 PROFILE = "epp-profile"
 TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SERVED = "x-conformance-test-served-endpoint"

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from epp.headers import PREFER
 from epp.model import Endpoint, InferenceRequest, Pick
 from epp.plugin import ProfileHandler, ProfileResult, Witness
+from epp.schedule.available import require_cached
 from epp.schedule.profile import Profile
 
 
@@ -50,9 +52,12 @@ class Scheduler(msgspec.Struct, frozen=True):
 
         Raises:
             Saturated: a profile that the handler needs filtered every endpoint out.
+            NoKvCache: the client prefers a cached prompt, and the endpoint holds nothing of it.
         """
         candidates = Candidates(self.profiles, endpoints)
         pick = self.handler.handle(request, candidates)
+        if PREFER in request.headers:
+            require_cached(request, pick)
         if self.with_scores and pick.scores is None:
             pick = msgspec.structs.replace(pick, scores=candidates.scores(pick.profile))
         if self.witness is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from epp.errors import BadRequest, Dropped, EppError, TooLarge, Unavailable
+from epp.errors import BadRequest, Dropped, EppError, NoKvCache, TooLarge, Unavailable
 from epp.ledger import Ledger
 from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Outcome, Pick, Usage
 from epp.telemetry.caps import OTHER, Cap
@@ -282,6 +282,8 @@ def _count_tokens(flow: _Flow, usage: Usage) -> None:
 def _error_code(error: EppError) -> str:
     if isinstance(error, BadRequest | TooLarge):
         return "BadRequest"
+    if isinstance(error, NoKvCache):
+        return "PreconditionFailed"
     if isinstance(error, Dropped):
         return "InferencePoolResourceExhausted"
     return "ServiceUnavailable" if isinstance(error, Unavailable) else "Internal"

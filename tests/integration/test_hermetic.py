@@ -152,6 +152,22 @@ def test_a_request_that_nobody_may_serve_is_refused(case: Case, bench: Bench) ->
     assert body.startswith(f"inference error: {case.code} - ".encode())
 
 
+def test_only_a_pod_that_holds_the_prompt_gets_what_prefers_it_available(bench: Bench) -> None:
+    bench.put(PLAIN)
+    body = gw.request_body(completion("m", "if it is available " * 100), ends=True)
+    prefer = {"prefer": "if-available"}
+    for picker in (bench.ours, bench.theirs):
+        for _ in range(2):  # what was refused is not learned
+            status, headers, answer = refusal(exchange(picker, head(prefer), body))
+            assert status == 412
+            assert "x-llm-d-request-dropped-reason" not in headers
+        message = b"no decode worker has the requested KV cache"
+        assert message in answer
+        first = gw.destination(exchange(picker, head({}), body)[0])
+        assert gw.destination(exchange(picker, head(prefer), body)[0]) == first
+    assert answer == b"inference error: PreconditionFailed - " + message
+
+
 # --- bodies ------------------------------------------------------------------------
 
 

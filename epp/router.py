@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from msgspec import structs
 
@@ -88,7 +90,7 @@ class Router:
         endpoints: Sequence[Endpoint] = self._pool.routable()
         if arrival.subset is not None and self._heed_subset:
             subset = frozenset(arrival.subset)
-            endpoints = _within(subset, endpoints) or _within(
+            endpoints = _named(subset, endpoints) or _named(
                 subset, [e for e in self._pool.snapshot() if not e.draining]
             )
             if not endpoints:
@@ -113,6 +115,31 @@ class Router:
         return self._ledger.reserve(endpoint, request.uncached_tokens(endpoint.id))
 
 
-def _within(subset: frozenset[str], endpoints: Sequence[Endpoint]) -> list[Endpoint]:
-    """Keep endpoints named as ``host:port`` or, for all ports, as ``host``."""
-    return [e for e in endpoints if e.host in subset or join_host_port(e.host, e.port) in subset]
+def _named(subset: frozenset[str], endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    """Keep endpoints named as ``host:port`` or, for all ports, as ``host``.
+
+    IPv6 has many spellings. They are compared only where the text alone names nobody.
+    """
+    found = [e for e in endpoints if e.host in subset or join_host_port(e.host, e.port) in subset]
+    if found or not any(name.count(":") > 1 for name in subset):
+        return found
+    usual = frozenset(map(_usual, subset))
+    return [
+        endpoint
+        for endpoint in endpoints
+        if (host := _usual(endpoint.host)) in usual or join_host_port(host, endpoint.port) in usual
+    ]
+
+
+@lru_cache(maxsize=8192)
+def _usual(name: str) -> str:
+    """``host`` or ``host:port`` with an IPv6 host in its usual spelling (RFC 5952)."""
+    bracketed = name.startswith("[")
+    host, closed, port = name[1:].partition("]") if bracketed else (name, "", "")
+    try:
+        host = ipaddress.IPv6Address(host).compressed
+    except ValueError:
+        return name
+    if port:
+        return f"[{host}]{port}"
+    return host if closed or not bracketed else name

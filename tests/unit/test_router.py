@@ -99,6 +99,13 @@ DRAINING = build.endpoint("draining", host="10.0.0.8", port=8000, draining=True)
         pytest.param(("10.0.0.1",), ["10.0.0.1:8000", "10.0.0.1:8001"], id="a host is all its ports"),
         pytest.param(("[fd00::1]:8000", "10.9.9.9:1"), ["[fd00::1]:8000"],
                      id="IPv6 in brackets, strangers ignored"),
+        pytest.param(("fd00:0:0::1",), ["[fd00::1]:8000"], id="IPv6 in another spelling"),
+        pytest.param(("FD00::0001",), ["[fd00::1]:8000"], id="in capitals, with zeros"),
+        pytest.param(("[fd00::1]",), ["[fd00::1]:8000"], id="in brackets without a port"),
+        pytest.param(("[fd00:0:0::1]:8000",), ["[fd00::1]:8000"],
+                     id="in another spelling with a port"),
+        pytest.param(("no:address:at all", "[fd00:0::1]:8000"), ["[fd00::1]:8000"],
+                     id="beside what is no address"),
         pytest.param(("10.0.0.9:8000",), ["10.0.0.9:8000"],
                      id="health rules never leave an allowed subset empty"),
     ],
@@ -116,11 +123,22 @@ def test_candidates(subset: tuple[str, ...] | None, candidates: list[str]) -> No
         pytest.param(("10.9.9.9:1",), id="nobody of the pool"),
         pytest.param(("10.0.0.1:9",), id="another port"),
         pytest.param(("10.0.0.8:8000",), id="one that drains"),
+        pytest.param(("[fd00:0::1]:9",), id="another port of an IPv6 host"),
+        pytest.param(("fd00:0::2",), id="another IPv6 host"),
+        pytest.param(
+            ("[fd00::1", "fd00::1]:8000", "[]:8000", "[fd00::1]8000", "::"), id="broken brackets"
+        ),
     ],
 )
 def test_a_subset_without_a_ready_endpoint_is_503(subset: tuple[str, ...]) -> None:
     with pytest.raises(NoEndpoints):
-        World(A, DRAINING).route(subset)
+        World(A, V6, DRAINING).route(subset)
+
+
+def test_an_endpoint_listed_in_another_spelling_is_found_too() -> None:
+    world = World(A, build.endpoint("long", host="fd00:0:0:0:0:0:0:1", port=8000))
+    world.route(("[fd00::1]:8000",))
+    assert world.handler.seen == [["[fd00:0:0:0:0:0:0:1]:8000"]]
 
 
 def test_an_empty_pool_is_503() -> None:

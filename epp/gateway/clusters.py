@@ -48,12 +48,13 @@ from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
 from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
     HttpProtocolOptionsExplicitHttpConfig,
 )
+from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPathSegment
 from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any as Packed
 
 from epp.errors import ConfigError
 from epp.gateway.options import GatewayOptions
-from epp.headers import DESTINATION
+from epp.headers import DESTINATION, DESTINATION_NAMESPACE, SERVED
 
 PICKER = "picker"
 ENGINES = "engines"
@@ -169,10 +170,16 @@ def split(endpoint: str) -> tuple[str, int]:
 
 
 def _override_host() -> LoadBalancingPolicy:
-    """The picker's choice; the least loaded by Envoy's own count if there is none."""
+    """The picker's choice; the least loaded by Envoy's own count if there is none.
+
+    Who served, after retries too, is told to the picker with the answer's head.
+    """
     fallback = _policy("envoy.load_balancing_policies.least_request", Packed.pack(LeastRequest()))
     chosen = OverrideHost(
         override_host_sources=[OverrideHostOverrideHostSource(header=DESTINATION)],
+        selected_host_key=MetadataKey(
+            key=DESTINATION_NAMESPACE, path=[MetadataKeyPathSegment(key=SERVED)]
+        ),
         fallback_policy=fallback,
     )
     return _policy("envoy.load_balancing_policies.override_host", Packed.pack(chosen))

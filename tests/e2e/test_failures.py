@@ -259,10 +259,9 @@ def test_a_gateway_with_retries_hides_a_model_server_that_refuses(opened: Gatewa
     endings = opened.endings()
     assert [ended.outcome for ended in endings] == ["completed"] * 60
     assert any(ended.picked == dead for ended in endings)
-    if stack.mode == "lean":  # the access log names who served
-        places = dict(zip(("backend-0", "backend-1", "backend-2"), stack.addresses, strict=True))
-        named = sorted(places[result.backend] for result in results)
-        assert sorted(ended.served for ended in endings) == named
+    places = dict(zip(("backend-0", "backend-1", "backend-2"), stack.addresses, strict=True))
+    named = sorted(places[result.backend] for result in results)
+    assert sorted(ended.served for ended in endings) == named
 
 
 def test_without_any_model_server_every_request_fails_clearly(closed: Gateway) -> None:

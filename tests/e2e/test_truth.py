@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -82,11 +83,28 @@ def test_the_header_is_off_unless_asked_for(tmp_path: Path) -> None:
 
 # --- both ways of hearing tell the same --------------------------------------------------------
 
-COUNT = 200
-AT_ONCE = 6
+SEED = 11
+KINDS = 10
+COUNT = 50 * KINDS
+AT_ONCE = 8
 CLOSE_SECONDS = 0.02  #: between what the two saw of the same model servers, in most cases
 BUSY_SECONDS = 0.12  #: the same in nine of ten cases: these are two runs on a busy machine
 
+#: The test says which endpoints are candidates, so that both runs retry the same requests. One
+#: server speaks for all, so that the picker takes the dead one for alive.
+CHOOSING = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+  - type: header-based-testing-filter
+  - type: metrics-data-source
+    parameters:
+      port: %d
+schedulingProfiles:
+  - name: default
+    plugins:
+      - pluginRef: header-based-testing-filter
+"""
 USAGE = (
     '"usage":{"prompt_tokens":%d,"completion_tokens":7,"prompt_tokens_details":'
     '{"cached_tokens":%d}}'
@@ -94,91 +112,149 @@ USAGE = (
 CHUNK = 'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
 STREAM = {"content-type": "text/event-stream"}
 JSON = {"content-type": "application/json"}
+LEAVES_EARLY, NEVER_ANSWERED, RETRIED = 6, 7, (8, 9)
+
+
+def kind_of(i: int) -> int:
+    return i % KINDS
 
 
 def answer_of(i: int) -> dict[str, Any]:
     """What request ``i`` is answered: streams, whole answers, errors, and those clients leave."""
     usage = USAGE % (900 + i, 16 * i)
     events = f"{CHUNK * 5}data: {{{usage}}}\n\ndata: [DONE]\n\n"
-    slow = {"wait": 0.005 * (1 + i % 9), "chunked": True}
+    whole = f'{{"choices":[],{usage}}}'
+    slow = {"wait": pause_of(i), "chunked": True}
     return [
         {"text": events, "pieces": 6, "headers": STREAM, **slow},
         {"text": CHUNK * 6, "pieces": 4, "headers": STREAM, **slow},
-        {"text": f'{{"choices":[],{usage}}}', "headers": JSON, "wait": 0.005 * (1 + i % 9)},
-        {"text": f'{{"choices":[],{usage}}}', "pieces": 3, "headers": JSON, **slow},
+        {"text": whole, "headers": JSON, "wait": pause_of(i)},
+        {"text": whole, "pieces": 3, "headers": JSON, **slow},
         {"text": '{"error":{}}', "status": 500, "headers": JSON},
         {"text": '{"error":{}}', "status": 429, "headers": JSON},
         {"kind": "bytes", "size": 100_000, "pieces": 1000, "wait": 0.05, "chunked": True,
          "headers": STREAM},
         {"kind": "hang"},
-    ][i % 8]  # fmt: skip
+        {"text": events, "pieces": 6, "headers": STREAM, **slow},
+        {"text": whole, "headers": JSON, "wait": pause_of(i)},
+    ][kind_of(i)]  # fmt: skip
 
 
-async def send(port: int, i: int) -> None:
+def pause_of(i: int) -> float:
+    """Seconds before each piece of answer ``i``."""
+    return 0.004 * (1 + i % 7)
+
+
+async def send(stack: Stack, i: int) -> str:
+    """Send request ``i``; return the address of who answered, as far as the client can tell."""
+    dead, *alive = stack.addresses
     headers = {
         **wanted(**answer_of(i)),
         "x-request-id": f"r-{i}",
         "content-type": "application/json",
+        "test-epp-endpoint-selection": dead if kind_of(i) in RETRIED else ",".join(alive),
     }
-    if i % 8 < 6:
-        await http1.request(port, "POST", CHAT, headers, BODY)
-        return
-    async with asyncio.timeout(30), http1.Connection(port) as connection:
+    if kind_of(i) not in (LEAVES_EARLY, NEVER_ANSWERED):
+        return server_of(stack, await http1.request(stack.port, "POST", CHAT, headers, BODY))
+    async with asyncio.timeout(30), http1.Connection(stack.port) as connection:
         await connection.send_head("POST", CHAT, {**headers, "content-length": str(len(BODY))})
         await connection.send(BODY)
-        if i % 8 == 6:
-            await anext(connection.pieces(await connection.read_head()))
-        else:
-            await asyncio.sleep(0.3)  # long enough to have been forwarded: nobody answers
+        if kind_of(i) == NEVER_ANSWERED:
+            await asyncio.sleep(0.3)  # long enough to have been forwarded
+            return ""
+        answer = await connection.read_head()
+        await anext(connection.pieces(answer))
+        return server_of(stack, answer)
 
 
-async def send_all(port: int) -> None:
+def server_of(stack: Stack, answer: http1.Answer) -> str:
+    return stack.addresses[int(answer.headers["x-backend"].removeprefix("backend-"))]
+
+
+async def send_all(stack: Stack) -> dict[str, str]:
+    """Send all in an order that `SEED` decides; return who answered, by request id."""
     turns = asyncio.Semaphore(AT_ONCE)
+    order = random.Random(SEED).sample(range(COUNT), COUNT)
 
-    async def one(i: int) -> None:
+    async def one(i: int) -> tuple[str, str]:
         async with turns:
-            await send(port, i)
+            return f"r-{i}", await send(stack, i)
 
-    async with asyncio.TaskGroup() as group:
-        for i in range(COUNT):
-            group.create_task(one(i))
+    return dict(await asyncio.gather(*map(one, order)))
 
 
 def records(folder: Path, mode: Any, **gateway: Any) -> dict[str, Any]:
-    """What the picker knows of each request after all have ended, by id."""
+    """What the picker knows of each request after all have ended, by id.
+
+    ``answered`` is added to each: the address of who answered it, as its client saw.
+    """
     folder.mkdir()
-    with Stack(folder, mode=mode, gateway=gateway) as stack:
+    config = folder / "choosing.yaml"
+    serve = (f"--config-file={config}", f"--receipts={COUNT + 10}")
+    gateway = {"routing": "override-host", **gateway}
+    stack = Stack(folder, mode=mode, gateway=gateway, serve=serve, backends=3)
+    config.write_text(CHOOSING % stack.backend_ports[1])
+    with stack:
+        stack.backends[0].kill()
         ask(stack, "first")  # Envoy opens its log with the first one's end
         stack.wait_idle()
-        asyncio.run(send_all(stack.port))
+        answered = asyncio.run(send_all(stack))
         stack.wait_idle()
-        _, told = page(stack, "/debug/decisions?limit=1000")
+        _, told = page(stack, f"/debug/decisions?limit={COUNT + 10}")
+        assert stack.state()["reaped"] == 0
         assert "script log" not in stack.envoy.tail()  # what a script of ours died of
-    return {each["request_id"]: each for each in told if each["request_id"] != "first"}
+    found = {each["request_id"]: each for each in told if each["request_id"] != "first"}
+    return {name: {**each, "answered": answered[name]} for name, each in found.items()}
 
 
-def test_an_answer_seen_and_an_answer_told_of_give_the_same_records(tmp_path: Path) -> None:
-    seen = records(tmp_path / "stock", "stock")
-    told = records(tmp_path / "lean", "lean", lean_usage=True, lean_ttft=True)
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, Any, Any]]:
+    """Of each request its number, and its records in stock and in lean mode."""
+    folder = tmp_path_factory.mktemp("truth")
+    seen = records(folder / "stock", "stock")
+    told = records(folder / "lean", "lean", lean_usage=True, lean_ttft=True)
     assert len(seen) == len(told) == COUNT
+    return [(int(name[2:]), seen[name], told[name]) for name in seen]
+
+
+def test_an_answer_seen_and_an_answer_told_of_give_the_same_records(both: Any) -> None:
     counted: dict[str, int] = {}
-    apart: list[float] = []
-    for name, stock in seen.items():
-        number, one, other = int(name[2:]), stock["ended"], told[name]["ended"]
+    for number, stock, lean in both:
+        one, other = stock["ended"], lean["ended"]
         exact = ["outcome", "status", "prompt_tokens", "completion_tokens", "cached_tokens"]
-        exact += ["streamed", "response_bytes"] if number % 8 < 6 else []
-        assert [one[key] for key in exact] == [other[key] for key in exact], name
-        assert other["served"] == told[name]["picked"], name
+        if kind_of(number) not in (LEAVES_EARLY, NEVER_ANSWERED):
+            exact += ["streamed", "response_bytes"]
+        assert [one[key] for key in exact] == [other[key] for key in exact], number
         counted[one["outcome"]] = counted.get(one["outcome"], 0) + 1
-        if number % 8 in (0, 2, 3):
+        if kind_of(number) in (0, 2, 3, *RETRIED):
             assert (one["prompt_tokens"], one["cached_tokens"]) == (900 + number, 16 * number)
-        if number % 8 == 7:
+            assert one["completion_tokens"] == 7
+    assert counted == {"completed": 300, "failed": 100, "abandoned": 100}
+
+
+def test_both_know_who_answered_where_the_first_choice_was_dead_too(both: Any) -> None:
+    retried = 0
+    for number, stock, lean in both:
+        for record in (stock, lean):
+            told = record["ended"]
+            if kind_of(number) != NEVER_ANSWERED:
+                assert told["served"] == record["answered"], (number, record)
+            assert told["served_as_picked"] == (kind_of(number) not in RETRIED), (number, record)
+        retried += lean["ended"]["attempts"] > 1
+        assert (lean["ended"]["attempts"] > 1) == (kind_of(number) in RETRIED), (number, lean)
+    assert retried == COUNT * len(RETRIED) // KINDS
+
+
+def test_both_measure_the_same_times(both: Any) -> None:
+    apart: list[float] = []
+    for number, stock, lean in both:
+        one, other = stock["ended"], lean["ended"]
+        if kind_of(number) == NEVER_ANSWERED:
             assert (one["ttft_seconds"], other["ttft_seconds"]) == (None, None)
             continue
         apart += [abs(one[key] - other[key]) for key in ("ttft_seconds", "duration_seconds")]
-        if number % 8 < 4:
-            assert other["ttft_seconds"] >= 0.005 * (1 + number % 9) - 0.002, name
-    assert counted == {"completed": 100, "failed": 50, "abandoned": 50}
+        if kind_of(number) in (0, 1, 2, 3, *RETRIED):
+            assert other["ttft_seconds"] >= pause_of(number) - 0.002, number
     apart.sort()
     assert apart[len(apart) // 2] < CLOSE_SECONDS
     assert apart[len(apart) * 9 // 10] < BUSY_SECONDS

@@ -21,6 +21,12 @@ from epp.model import Endpoint, InferenceRequest, Pick
 
 Order = Literal["decode-first", "prefill-first"]
 
+WHOLE = frozenset(
+    {"embeddings", "rerank", "score", "images", "conversations", "multipart", "vllm-grpc-embed"}
+)
+"""Formats that a sidecar passes on as they are, whatever the headers say: a prefill endpoint would
+be booked for work that it never gets. **Source:** the paths that llm-d's sidecar handles."""
+
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of the blocks of `DisaggProfileHandler.Params`."""
@@ -193,8 +199,12 @@ def says_yes(who: plugin.Decider | None, request: InferenceRequest, endpoint: En
 def elsewhere(
     profile: str, request: InferenceRequest, profiles: plugin.Profiles, *, peer: Endpoint | None
 ) -> tuple[Endpoint, ...]:
-    """Run the profile of another stage; () if it is not configured or finds no endpoint."""
-    if profile not in profiles.names:
+    """Run the profile of another stage.
+
+    Returns:
+        What it chose; () if it is not configured, finds no endpoint, or the request has no stages.
+    """
+    if profile not in profiles.names or request.format in WHOLE or not request.computed:
         return ()
     try:
         return profiles.run(profile, msgspec.structs.replace(request, peer=peer)).chosen

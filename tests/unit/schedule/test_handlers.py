@@ -10,6 +10,7 @@ import pytest
 
 from epp import headers
 from epp.errors import BadRequest, Saturated
+from epp.formats.reading import NOT_COMPUTED
 from epp.model import Endpoint, InferenceRequest, PrefixMatch
 from epp.plugin import ProfileResult
 from epp.schedule.deciders import (
@@ -169,6 +170,45 @@ def test_prefill_first_falls_back_to_decode_only() -> None:
     pick = handler.handle(build.request(), FixedProfiles({**ALL, "prefill": []}))
     assert pick.endpoints == (DECODE,)
     assert not pick.headers
+
+
+WHOLE = (
+    "embeddings", "rerank", "score", "images", "conversations", "multipart", "count-tokens",
+    "chat-render", "completions-render",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("format", WHOLE)
+@pytest.mark.parametrize(
+    ("cls", "params"),
+    [
+        pytest.param(
+            DisaggProfileHandler,
+            {"deciders": {"prefill": "always", "encode": "always"}},
+            id="decode first",
+        ),
+        pytest.param(DisaggProfileHandler, {"stageOrder": "prefill-first"}, id="prefill first"),
+        pytest.param(PdProfileHandler, {"deciderPluginName": "always"}, id="pd"),
+        pytest.param(PdProfileHandler, {"threshold": 0}, id="pd of old"),
+    ],
+)
+def test_a_request_that_sidecars_pass_on_whole_has_no_other_stage(
+    cls: type[Any], params: dict[str, Any], format: str
+) -> None:
+    profiles = FixedProfiles(ALL)
+    computed = format not in NOT_COMPUTED
+    asked = build.request(format=format, prompt_tokens=1000, multimodal=True, computed=computed)
+    pick = make(cls, **params).handle(asked, profiles)
+    assert (pick.endpoints, pick.prefill, pick.headers) == ((DECODE,), None, {})
+    assert profiles.ran == [("decode", None)]
+
+
+@pytest.mark.parametrize("format", ["completions", "chat", "responses", "messages", "generate"])
+def test_what_generates_is_prefilled_elsewhere(format: str) -> None:
+    pick = make(DisaggProfileHandler, deciders={"prefill": "always"}).handle(
+        build.request(format=format, prompt_tokens=1000), FixedProfiles(ALL)
+    )
+    assert pick.prefill == PREFILL
 
 
 def test_the_flat_spelling_means_the_same() -> None:

@@ -23,9 +23,6 @@ OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 MODEL_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 SLO_TTFT_MS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 SLO_TPOT_MS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
-VIDEO_FPS = "x-llm-d-video-fps"
-VIDEO_DURATION_SECONDS = "x-llm-d-video-duration-seconds"
-VIDEO_RESOLUTION = "x-llm-d-video-resolution"
 DEFAULT_FLOW = "default-flow"
 
 # --- prefill/decode and data parallel ---------------------------------------------

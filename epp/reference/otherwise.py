@@ -87,6 +87,13 @@ OTHERWISE = (
         "unit/collect/test_pace.py::test_a_load_is_stale_after_three_misses_at_least",
     ),
     Otherwise(
+        "The headers `x-llm-d-video-fps`, `-duration-seconds` and `-resolution` change the estimate "
+        "of a video's tokens.",
+        "They are passed on and not read: a video counts as ten seconds at two frames a second.",
+        "unit/formats/test_openai.py::"
+        "test_a_video_takes_the_same_tokens_whatever_headers_say_of_it",
+    ),
+    Otherwise(
         "A request that an admitter refuses is answered 500.",
         "It is answered 429.",
         "contract/test_formulas.py::test_probabilistic_admitter_drops_by_the_fifth_power",

@@ -215,6 +215,17 @@ def test_media_differ_by_what_they_show_and_take_their_tokens(
     assert first[len(bare) + 2 :][:32] != other[len(bare) + 2 :][:32]
 
 
+def test_a_video_takes_the_same_tokens_whatever_headers_say_of_it() -> None:
+    part = {"type": "video_url", "video_url": {"url": "http://a/1"}}
+    body = {"messages": [{"role": "user", "content": [part]}]}
+    hints = {
+        "x-llm-d-video-fps": "30",
+        "x-llm-d-video-duration-seconds": "600",
+        "x-llm-d-video-resolution": "1920x1080",
+    }
+    assert parsed(CHAT, body, headers=hints).prompt == parsed(CHAT, body).prompt
+
+
 def test_inline_audio_counts_by_its_size() -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "A" * 17_000, "format": "wav"}}
     request = parsed(CHAT, {"messages": [{"role": "user", "content": [sound]}]})

@@ -10,6 +10,7 @@ Hot path: all verbs of one request together take about 6 us.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -34,7 +35,14 @@ Endpoints = Callable[[], Sequence[Endpoint]]
 class Metrics:
     """All metrics of one process."""
 
-    def __init__(self, *, commit: str = "", build_ref: str = "", process: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        commit: str = "",
+        build_ref: str = "",
+        process: bool = True,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
         """Count from zero; ``process`` adds this process's CPU, memory and garbage collector."""
         self.store = Store(METRICS)
         self.truth = Truth(self.store)
@@ -55,6 +63,9 @@ class Metrics:
         self._processing = store[f"{PREFIX}request_processing_duration_seconds"].histogram()
         self._scheduler = store[f"{PREFIX}scheduler_e2e_duration_seconds"].histogram()
         self._streams = store[f"{PREFIX}extproc_streams_inflight"].number()
+        self._now = now
+        self._last_stream = now()  #: when one was last open
+        store.live("epp_seconds_since_last_stream", self._without_stream)
         self._outcomes = {
             each: store["epp_ended_requests_total"].number(each.value) for each in Outcome
         }
@@ -159,6 +170,11 @@ class Metrics:
     def stream_ended(self) -> None:
         """It ended, however."""
         self._streams.value -= 1
+        self._last_stream = self._now()
+
+    def _without_stream(self) -> float:
+        """Seconds since a stream was last open; since the start, if none was yet."""
+        return 0.0 if self._streams.value else self._now() - self._last_stream
 
     def spurious(self, count: int) -> None:
         """A stream brought ``count`` messages that the protocol does not allow there."""

@@ -174,6 +174,8 @@ OURS = (
     Spec("epp_refused_requests_total", "counter", "Requests answered with an error.",
          ("status", "reason")),
     Spec("epp_ended_requests_total", "counter", "Requests that ended, by how.", ("outcome",)),
+    Spec("epp_seconds_since_last_stream", "gauge",
+         "Since an ext_proc stream was last open, or since the start; 0 while one is."),
     Spec("epp_spurious_messages_total", "counter", "Messages that the protocol does not allow."),
     Spec("epp_plugin_faults_total", "counter", "Calls of a plugin that failed, by how.",
          ("plugin_name", "fault")),

@@ -190,6 +190,30 @@ def test_refusals_are_counted_by_reason(error: EppError, code: str) -> None:
     assert total == 1
 
 
+def test_b061_a_picker_that_no_gateway_asks_says_for_how_long() -> None:
+    """Field problem B061 (istio/istio#57855): the gateway asked another service instead."""
+    clock = ManualClock(100.0)
+    metrics = Metrics(process=False, now=clock.now)
+
+    def told() -> float | None:
+        metrics.refresh()
+        return value(metrics, "epp_seconds_since_last_stream")
+
+    clock.advance(30.0)
+    assert told() == 30.0  # none since the start
+    metrics.stream_started()
+    metrics.stream_started()
+    metrics.stream_ended()
+    clock.advance(600.0)
+    assert told() == 0.0  # one is open, however long
+    metrics.stream_ended()
+    assert told() == 0.0
+    clock.advance(45.0)
+    assert told() == 45.0
+    metrics.stream_started()
+    assert told() == 0.0
+
+
 def test_choices_by_rewrite_rules_are_counted() -> None:
     metrics = Metrics(process=False)
     metrics.rewritten("rule", "public", "private")

@@ -64,7 +64,8 @@ class Metrics:
         self._scheduler = store[f"{PREFIX}scheduler_e2e_duration_seconds"].histogram()
         self._streams = store[f"{PREFIX}extproc_streams_inflight"].number()
         self._now = now
-        self._last_stream = now()  #: when one was last open
+        self._begun = self._seen = 0  # streams so far; what of them the last page knew
+        self._last_stream = now()
         store.live("epp_seconds_since_last_stream", self._without_stream)
         self._outcomes = {
             each: store["epp_ended_requests_total"].number(each.value) for each in Outcome
@@ -166,15 +167,21 @@ class Metrics:
     def stream_started(self) -> None:
         """An ext_proc stream opened."""
         self._streams.value += 1
+        self._begun += 1
 
     def stream_ended(self) -> None:
         """It ended, however."""
         self._streams.value -= 1
-        self._last_stream = self._now()
 
     def _without_stream(self) -> float:
-        """Seconds since a stream was last open; since the start, if none was yet."""
-        return 0.0 if self._streams.value else self._now() - self._last_stream
+        """Seconds since a stream was last open; since the start, if none was yet.
+
+        Exact to the time between two pages, so that no stream has to ask the clock.
+        """
+        now = self._now()
+        if self._streams.value or self._begun != self._seen:
+            self._seen, self._last_stream = self._begun, now
+        return now - self._last_stream
 
     def spurious(self, count: int) -> None:
         """A stream brought ``count`` messages that the protocol does not allow there."""

@@ -77,6 +77,11 @@ class Exchange:
         self.response_bytes: int | None = None  #: of the body, as far as seen
         self._streamed = False
 
+    @property
+    def streamed(self) -> bool:
+        """Whether the answer is an event stream, as far as seen."""
+        return self._streamed
+
     def open(self) -> None:
         """Begin: the request is about to be forwarded."""
         for observer in self._observers:

@@ -11,6 +11,7 @@ from epp.model import InferenceRequest, Pick
 from epp.observe.decisions import DecisionLog
 from epp.observe.metrics import MetricsObserver
 from epp.observe.receipts import Receipts
+from epp.observe.stages import StagesObserver
 from epp.observe.truth import TruthObserver
 from epp.options import ServeOptions
 from epp.plugin import AnswerHeaderAdder, Observer
@@ -41,6 +42,7 @@ class Watching:
         """Those that hear of every exchange."""
         found: list[Observer] = [
             MetricsObserver(self._metrics, self._clock),
+            StagesObserver(self._metrics),
             TruthObserver(self._metrics.truth),
         ]
         if self.receipts is not None:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import traceback
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 import grpc
@@ -110,6 +110,8 @@ AnswerHeaders = Callable[[Exchange], Mapping[str, str]]  #: headers to set on an
 Metadata = Mapping[str, Mapping[str, float]]  #: numbers by namespace, then by name
 AnswerMetadata = Callable[[Exchange], Metadata]  #: what to tell the gateway of a whole answer
 OnAnswerPiece = Callable[[Exchange, bytes], None]  #: told every piece of an exchange's answer
+Process = Callable[[Any, Any], Coroutine[Any, Any, None]]  #: of a stream's messages and context
+Around = Callable[[Process], Process]
 
 
 def _new_id() -> str:
@@ -151,6 +153,8 @@ class ExtProcService:
         self.answer_metadata: AnswerMetadata | None = None  #: asked once an answer is whole
         self.tracing: Tracing | None = None  #: told of every stream; None traces nothing
         self.budget = BodyBudget(self.settings.max_buffered_bytes)
+        self.open_stream: Callable[[ExtProcService, Any], Stream] = Stream
+        self.around: Around | None = None  #: wraps the handling of each stream
         self.active = 0  #: streams open now
         self.draining = False  #: new streams are answered with `ShuttingDown`
         self.idle = asyncio.Event()  #: set while no stream is open
@@ -158,15 +162,16 @@ class ExtProcService:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The gRPC handler of `wire.SERVICE`."""
+        process = self._process if self.around is None else self.around(self._process)
         return grpc.method_handlers_generic_handler(
-            wire.SERVICE, {"Process": grpc.stream_stream_rpc_method_handler(self._process)}
+            wire.SERVICE, {"Process": grpc.stream_stream_rpc_method_handler(process)}
         )
 
     async def _process(self, _messages: Any, context: Any) -> None:
         self.active += 1
         self.idle.clear()
         self.counters.stream_started()
-        stream = _Stream(self, context)
+        stream = self.open_stream(self, context)
         try:
             await stream.run()
         finally:
@@ -179,7 +184,7 @@ class ExtProcService:
             self.counters.stream_ended()
 
 
-class _Stream:
+class Stream:
     """One stream's session and exchange, for as long as it is open."""
 
     __slots__ = (

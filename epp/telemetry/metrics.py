@@ -144,6 +144,10 @@ class Metrics:
         """A decision took this long."""
         self._scheduler.observe(seconds)
 
+    def staged(self, name: str, handler: tuple[str, str], model: str, stages: str) -> None:
+        """``handler``, a plugin's name and type, placed a request's ``stages``."""
+        self.store[PREFIX + name].number(*handler, self._models(model), stages).add()
+
     def plugin_ran(self, point: str, kind: str, name: str, seconds: float) -> None:
         """A plugin's call at an extension point took this long."""
         family = self.store[f"{PREFIX}plugin_duration_seconds"]
@@ -187,6 +191,21 @@ class Metrics:
         """A stream brought ``count`` messages that the protocol does not allow there."""
         if count:
             self.store["epp_spurious_messages_total"].number().add(count)
+
+    def stream_closed(self, code: str, seconds: float) -> None:
+        """A stream ended with this gRPC status after so long."""
+        self.store[f"{PREFIX}extproc_streams_total"].number(code).add()
+        self.store[f"{PREFIX}extproc_stream_duration_seconds"].histogram().observe(seconds)
+
+    # --- answers that pass through ---------------------------------------------------------------
+
+    def gap(self, request: InferenceRequest, seconds: float) -> None:
+        """Two pieces of its answer were this far apart."""
+        self._flow(request).observe("request_streaming_itl_seconds", seconds)
+
+    def answered(self, seconds: float) -> None:
+        """An answer took this long to handle."""
+        self.store[f"{PREFIX}response_processing_duration_seconds"].histogram().observe(seconds)
 
     # --- collectors -----------------------------------------------------------------------------
 

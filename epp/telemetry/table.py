@@ -47,9 +47,14 @@ _FIRST = tuple(bound for bound in _WHOLE if bound <= 120)
 _PER_TOKEN = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STREAMED = (.0005, .00205, .005, .01, .02, .04, .06, .08, .1, .125, .15, .2, .3, .4, .5, .6, .8,
              1.0, 2.0)  # fmt: skip
+_BETWEEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0)
 _SCHEDULER = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _PROCESSING = (.0005, .001, .002, .005, .01, .015, .025, .04, .06, .1, .25, .5, 1.0, 2.5, 5.0,
                10.0)  # fmt: skip
+_LIVES = (.001, .005, .01, .05, .1, .5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
+          600.0)  # fmt: skip
+_ANSWERING = (.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1.0, 2.5,
+              5.0)  # fmt: skip
 _ANSWER_BYTES = (1.0, *_powers(3, 14), 32_778.0, 65_536.0)
 _INPUT = (1.0, *_powers(3, 14), 32_778.0, *_powers(16, 20))
 _OUTPUT = (1.0, *_powers(3, 13))
@@ -72,6 +77,12 @@ def _pool_gauge(name: str, text: str, twin: str = "") -> Spec:
 def _request(name: str, kind: Kind, text: str, buckets: tuple[float, ...] = (), *,
              more: tuple[str, ...] = (), twin: Twin | None = None) -> Spec:  # fmt: skip
     return Spec(f"{PREFIX}request_{name}", kind, text, (*_M, *more), buckets, twin)
+
+
+def _decision(name: str, text: str) -> Spec:
+    labels = ("plugin_name", "plugin_type", "model_name", "decision_type")
+    twin = Twin(f"llm_d_inference_scheduler_{name}", labels)
+    return Spec(PREFIX + name, "counter", text, labels, twin=twin)
 
 
 REQUESTS = (
@@ -99,6 +110,9 @@ REQUESTS = (
              more=("streaming",)),
     _request("streaming_tpot_seconds", "histogram", "Time per output token after the first.",
              _STREAMED),
+    _request("streaming_itl_seconds", "histogram",
+             "Time between two pieces of a stream that passes through, of one answer in 16.",
+             _BETWEEN),
 )  # fmt: skip
 
 POOL = (
@@ -140,6 +154,9 @@ PICKER = (
               ("extension_point", "plugin_type", "plugin_name"))),
     Spec(f"{PREFIX}request_processing_duration_seconds", "histogram",
          "Arrival to the decision, waiting included.", buckets=_PROCESSING),
+    Spec(f"{PREFIX}response_processing_duration_seconds", "histogram",
+         "Our own work on a stream that passes through, or the time from another answer's head to "
+         "its end, of one answer in 16.", buckets=_ANSWERING),
     Spec(f"{PREFIX}info", "gauge", "The build; always 1.", ("commit", "build_ref"),
          twin=Twin("inference_extension_info", ("commit", "build_ref"))),
     Spec(f"{PREFIX}model_rewrite_decisions_total", "counter", "Models chosen by a rewrite rule.",
@@ -164,7 +181,13 @@ PICKER = (
          ("inference_pool", "stage"),
          twin=Twin("inference_extension_flow_control_pool_saturation",
                    ("inference_pool", "stage"))),
+    _decision("disagg_decision_total", "Requests placed by disagg-profile-handler, by stages."),
+    _decision("pd_decision_total", "Requests placed by pd-profile-handler, by stages."),
     Spec(f"{PREFIX}extproc_streams_inflight", "gauge", "Open ext_proc streams."),
+    Spec(f"{PREFIX}extproc_streams_total", "counter", "Ended ext_proc streams, by gRPC status.",
+         ("code",)),
+    Spec(f"{PREFIX}extproc_stream_duration_seconds", "histogram", "Life of an ext_proc stream.",
+         buckets=_LIVES),
 )  # fmt: skip
 
 OURS = (

@@ -1,0 +1,137 @@
+"""What streams cost and how long they live, measured where it is asked for or by samples.
+
+A clock reading and a histogram for every piece of every answer would be a good part of what a
+piece costs, so that one stream of `EVERY` is a `MeasuredStream`; the others pay nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Protocol
+
+import grpc
+from grpc import aio
+
+from epp.clock import Clock
+from epp.extproc.server import Around, ExtProcService, Process, Stream
+from epp.model import InferenceRequest
+
+EVERY = 16
+
+
+class AnswerTimes(Protocol):
+    """Takes durations in seconds; see `telemetry.metrics.Metrics`."""
+
+    def gap(self, request: InferenceRequest, seconds: float) -> None:
+        """Two pieces of an event stream were this far apart."""
+        ...
+
+    def answered(self, seconds: float) -> None:
+        """Our own work on an event stream; of any other answer, from its head to its end."""
+        ...
+
+
+class Times(AnswerTimes, Protocol):
+    """Takes how streams end, too."""
+
+    def stream_closed(self, code: str, seconds: float) -> None:
+        """A stream ended with this gRPC status after so long."""
+        ...
+
+
+class MeasuredStream(Stream):
+    """A stream that says what its answer took, once it is whole."""
+
+    __slots__ = ("_bytes", "_handled", "_head_at", "_now", "_piece_at", "_times", "_told")
+
+    def __init__(
+        self, service: ExtProcService, context: Any, *, times: AnswerTimes, clock: Clock
+    ) -> None:
+        super().__init__(service, context)
+        self._times = times
+        self._now = clock.now
+        self._handled = 0.0  #: seconds spent on the answer
+        self._head_at: float | None = None
+        self._piece_at: float | None = None  #: when the last piece came
+        self._bytes = 0
+        self._told = False
+
+    async def _step(self, data: bytes | None) -> None:
+        began = self._now()
+        await super()._step(data)
+        exchange = self._exchange
+        if exchange is None or exchange.response_bytes is None or self._told:
+            return  # the answer has not begun, or is over
+        if self._head_at is None:
+            self._head_at = began
+        if exchange.response_bytes > self._bytes:
+            self._piece(began, exchange.response_bytes)
+        done = self._now()
+        self._handled += done - began
+        if exchange.ended:
+            self._told = True
+            self._times.answered(self._handled if exchange.streamed else done - self._head_at)
+
+    def _piece(self, came_at: float, size: int) -> None:
+        exchange, self._bytes = self._exchange, size
+        if exchange is not None and exchange.streamed and self._piece_at is not None:
+            self._times.gap(exchange.request, max(came_at - self._piece_at, 0.0))
+        self._piece_at = came_at
+
+
+def measure(service: ExtProcService, times: Times, clock: Clock, *, lives: bool) -> None:
+    """Measure some answers of ``service``, and with ``lives`` all its streams."""
+    service.open_stream = sampled(times, clock)
+    if lives:
+        service.around = timed(times.stream_closed, clock)
+
+
+def sampled(times: AnswerTimes, clock: Clock) -> Callable[[ExtProcService, Any], Stream]:
+    """Return what opens streams: the first of `EVERY` is measured."""
+    turns = count()
+
+    def open_stream(service: ExtProcService, context: Any) -> Stream:
+        if next(turns) % EVERY:
+            return Stream(service, context)
+        return MeasuredStream(service, context, times=times, clock=clock)
+
+    return open_stream
+
+
+def timed(closed: Callable[[str, float], None], clock: Clock) -> Around:
+    """Return what tells each stream's gRPC status and seconds to ``closed``."""
+
+    def around(process: Process) -> Process:
+        async def measured(messages: Any, context: Any) -> None:
+            began, code = clock.now(), "OK"
+            try:
+                await process(messages, context)
+                await asyncio.sleep(0)  # a reset is read as the end, and cancels us a turn later
+            except asyncio.CancelledError:
+                code = "Canceled"
+                raise
+            except aio.AbortError:
+                code = _name(context.code())
+                raise
+            except BaseException:
+                code = "Unknown"
+                raise
+            finally:
+                closed(code, clock.now() - began)
+
+        return measured
+
+    return around
+
+
+def _name(code: grpc.StatusCode | int) -> str:
+    """A status as Go spells it: ``DeadlineExceeded``."""
+    known = code if isinstance(code, grpc.StatusCode) else _BY_NUMBER.get(code)
+    if known is None:
+        return "Unknown"
+    return "".join(word.capitalize() for word in known.name.split("_"))
+
+
+_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}

@@ -21,6 +21,7 @@ import msgspec
 import uvloop
 from grpc import aio
 
+from epp.admin_port import admin_of
 from epp.answering import Answering
 from epp.build import Parts, configure, retire
 from epp.catalog import Catalog
@@ -33,6 +34,7 @@ from epp.exchange import Exchange
 from epp.extproc import tls
 from epp.extproc.health import HealthService
 from epp.extproc.listen import PickerServer, build_health_server, build_server
+from epp.extproc.measured import measure
 from epp.extproc.server import ExtProcService, Settings
 from epp.feedback.access_log import AccessLogs
 from epp.feedback.unseen import Unseen
@@ -206,8 +208,7 @@ class App:
         health_server, health_port = build_health_server(
             health, host=options.host, port=options.grpc_health_port
         )
-        inside = "127.0.0.1" if options.metrics_endpoint_auth else options.host
-        admin = AdminServer(inside, options.metrics_port, self.metrics, self._pages(service, stop))
+        admin = admin_of(options, self.metrics, pages=self._pages(service, stop), clock=self.clock)
         try:
             await self._start(server.start(), health_server, admin)
             ports = {"grpc": server.port, "health": health_port, "admin": admin.port}
@@ -253,9 +254,7 @@ class App:
         try:
             await admin.start()
         except OSError as error:
-            raise ConfigError(
-                f"cannot listen on port {self.options.metrics_port}: {error}"
-            ) from error
+            raise ConfigError(f"cannot listen on port {admin.port}: {error}") from error
 
     def _service(self) -> ExtProcService:
         answering = Answering(lambda: self.router.pipeline, self.watching.answer_headers)
@@ -272,6 +271,7 @@ class App:
             on_answer_piece=Exchange.response_data,
         )
         service.answer_metadata = answering.metadata
+        measure(service, self.metrics, self.clock, lives=self.options.enable_grpc_stream_metrics)
         if self.tracing is not None:
             self.tracing.attach(service)
         self.metrics.watch_pool(self.pool.name, self.pool.snapshot, self.ledger)

@@ -85,10 +85,19 @@ def _serve(verbs: Any) -> None:
     ports.add_argument(
         "--metrics-port", type=port, default=default.metrics_port, help="metrics and pages"
     )
-    _boolean(
-        ports, "--metrics-endpoint-auth", default=False,
-        help="with true, the metrics port listens on 127.0.0.1 only, since there is no cluster "
-        "to ask who may read it; with false, guard it by a network policy",
+    ports.add_argument(
+        "--metrics-endpoint-auth", type=truth, nargs="?", const=True, default=None,
+        help="with true, the cluster is asked who may read the metrics port (TokenReview and "
+        "SubjectAccessReview); without a cluster it listens on 127.0.0.1 only. With false, guard "
+        "it by a network policy. Not given: true if a cluster tells the endpoints",
+    )  # fmt: skip
+    ports.add_argument(
+        "--metrics-cert-dir", default="", metavar="DIR",
+        help="holds tls.crt and tls.key: TLS on the metrics port",
+    )  # fmt: skip
+    ports.add_argument(
+        "--metrics-client-ca-file", default="", metavar="FILE",
+        help="readers of the metrics port must show a certificate that this authority signed",
     )  # fmt: skip
 
     proc = serve.add_argument_group("the ext_proc port")
@@ -153,6 +162,11 @@ def _serve(verbs: Any) -> None:
     logs.add_argument("--log-format", choices=("json", "console"), default="json", help="of stderr")
     logs.add_argument("--zap-log-level", default="", help=argparse.SUPPRESS)
     logs.add_argument("--zap-encoder", choices=("json", "console"), help=argparse.SUPPRESS)
+
+    _boolean(
+        logs, "--enable-grpc-stream-metrics", default=False,
+        help="count how ext_proc streams end and how long they live",
+    )  # fmt: skip
 
     logs.add_argument(
         "--tracing", type=truth, nargs="?", const=True, default=None,

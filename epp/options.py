@@ -33,7 +33,11 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     grpc_port: int = 9002
     grpc_health_port: int = 9003
     metrics_port: int = 9090
-    metrics_endpoint_auth: bool = False  #: the metrics port is for this machine only
+    metrics_endpoint_auth: bool | None = None
+    """Ask the cluster who may read the metrics port; without one, listen on 127.0.0.1 only. None
+    asks if a cluster tells the endpoints."""
+    metrics_cert_dir: str = ""  #: holds tls.crt and tls.key; "": plain HTTP
+    metrics_client_ca_file: str = ""  #: who must have signed a client's certificate
 
     # the ext_proc port
     secure_serving: bool = True
@@ -72,6 +76,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     decision_header: bool = False  #: say on the answer why it was picked; names addresses
 
     # telemetry
+    enable_grpc_stream_metrics: bool = False  #: how long streams live, and how they end
     verbosity: int = 2  #: klog's -v; 4 and above log decisions
     log_format: Literal["json", "console"] = "json"
     receipts: int = 200  #: last decisions kept to be explained; 0 keeps none

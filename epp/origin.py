@@ -110,7 +110,7 @@ def leadership_of(options: ServeOptions) -> Leadership | None:
     """
     if not options.ha_enable_leader_election:
         return None
-    access = _access(options)
+    access = access_of(options)
     if isinstance(access, str):
         log.warning("no leader is elected, every replica that is ready picks: %s", access)
         return None
@@ -129,7 +129,7 @@ def collecting_of(loaded: Loaded, pipeline: Pipeline) -> Any:
 
 def _cluster(options: ServeOptions, told: Told) -> Cluster | NoOrigin:
     fixed = _fixed(options)
-    access = _access(options)
+    access = access_of(options)
     if isinstance(access, str):
         return NoOrigin(options, access)
     wanted = Wanted(
@@ -157,7 +157,7 @@ def _fixed(options: ServeOptions) -> PoolSpec | None:
         raise ConfigError(f"--endpoint-target-ports: {error}") from error
 
 
-def _access(options: ServeOptions) -> Access | str:
+def access_of(options: ServeOptions) -> Access | str:
     """How to reach the cluster, or why there is none.
 
     Raises:

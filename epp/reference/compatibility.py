@@ -48,12 +48,20 @@ FLAG_NOTES: Mapping[str, str] = {
     "pool-namespace": "`$NAMESPACE`, then the service account's or the kubeconfig's",
     "pool-group": "v1alpha2 of `inference.networking.x-k8s.io` counts where v1 is not served",
     "ha-enable-leader-election": "while the API server is away the last leader stays ready",
-    "metrics-endpoint-auth": "true binds the metrics port to 127.0.0.1",
+    "metrics-endpoint-auth": "not given, true only if a cluster tells the endpoints; every page but "
+    "`/healthz` and `/readyz` is guarded; without a cluster, true binds the port to 127.0.0.1",
+    "metrics-client-ca-file": "needs `--metrics-cert-dir`",
+    "enable-grpc-stream-metrics": "`extproc_streams_inflight` is always written",
     "grpc-max-recv-msg-size": "the default here is as large as a body may be",
     "grpc-max-send-msg-size": "the default here is as large as a body may be",
     "zap-encoder": "sets `--log-format`",
     "zap-log-level": "sets `-v`",
 }
+NO_METRICS: Mapping[str, str] = {
+    "plugin_data_scope_violations_total": "plugins declare no data that they may read or write, "
+    "since endpoints and requests are frozen",
+}
+"""Metrics of the Go router that have no meaning here, and why."""
 FIELDS: Mapping[str, str] = {"v": "verbosity"}  #: of `ServeOptions`, where the name differs
 OWN_FLAGS = ("plugin-path",)  #: beside the fields of `ServeOptions`
 NO_FLAGS = frozenset({"warnings", "plugin_paths", "verbosity"})  #: fields that are no flags
@@ -188,7 +196,8 @@ def _metrics() -> str:
     known = {spec.name: spec for spec in METRICS}
     there = [PREFIX + name for name in go_router.METRICS]
     written = [_metric(known[name]) for name in there if name in known]
-    missing = [f"`{name}`" for name in there if name not in known]
+    none = {PREFIX + name for name in NO_METRICS}
+    missing = [f"`{name}`" for name in there if name not in known and name not in none]
     ours = [_metric(spec)[:3] for spec in METRICS if spec.name not in there]
     return "\n".join(
         [
@@ -199,6 +208,8 @@ def _metrics() -> str:
             table(("name", "kind", "labels", "older name", "its labels"), written),
             "",
             f"Not written yet: {', '.join(missing)}.",
+            "",
+            *(f"`{PREFIX}{name}` is not written: {why}." for name, why in NO_METRICS.items()),
             "",
             "Not in the Go router:",
             "",

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+import ssl
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -30,6 +31,7 @@ DECISIONS = "20"  #: shown unless told otherwise
 NOT_SECRET = frozenset({"tokens", "max_tokens"})
 
 Page = Callable[[], Any]
+Middleware = Callable[..., Coroutine[Any, Any, web.StreamResponse]]  #: see `web.middleware`
 
 
 class _OurFaults(logging.Filter):
@@ -78,14 +80,25 @@ class AdminPages(msgspec.Struct, frozen=True):
 
 
 class AdminServer:
-    """Serves the pages over plain HTTP."""
+    """Serves the pages."""
 
-    def __init__(self, host: str, port: int, metrics: Metrics, pages: AdminPages) -> None:
-        """Serve on ``host``; ``port`` 0 takes a free one."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        metrics: Metrics,
+        pages: AdminPages,
+        *,
+        middlewares: Sequence[Middleware] = (),
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Serve on ``host``; ``port`` 0 takes a free one. ``tls`` None is plain HTTP."""
         self.port = port  #: where it listens, once started
         self._host = host
         self._metrics = metrics
         self._pages = pages
+        self._middlewares = middlewares
+        self._tls = tls
         self._document = document.load()
         self._rendering = asyncio.Lock()
         self._runner: web.AppRunner | None = None
@@ -101,7 +114,7 @@ class AdminServer:
         )
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._host, self.port).start()
+            await web.TCPSite(runner, self._host, self.port, ssl_context=self._tls).start()
         except BaseException:
             await runner.cleanup()
             raise
@@ -116,7 +129,7 @@ class AdminServer:
             await runner.cleanup()
 
     def _app(self) -> web.Application:
-        app = web.Application(client_max_size=0)
+        app = web.Application(client_max_size=0, middlewares=self._middlewares)
         app.router.add_get("/", self._index)
         app.router.add_get("/metrics", self._get_metrics)
         app.router.add_get("/healthz", self._healthz)

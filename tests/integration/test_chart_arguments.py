@@ -19,6 +19,7 @@ import grpc
 import msgspec
 import pytest
 
+from epp.admin_port import cluster_of
 from epp.cli import _kebab, _parser, serve_options
 from epp.collect.sources import CoreMetricsExtractor, EngineConfig, MetricsDataSource
 from epp.collect.static import StaticEndpoints
@@ -176,7 +177,8 @@ def test_ports_and_tls_are_by_default_where_charts_expect_them() -> None:
     assert (default.grpc_port, default.grpc_health_port, default.metrics_port) == (9002, 9003, 9090)
     assert default.secure_serving
     assert default.health_checking
-    assert not default.metrics_endpoint_auth
+    assert default.metrics_endpoint_auth is None
+    assert cluster_of(default) is None, "no pool, so no cluster"
 
 
 def test_the_namespace_is_the_flag_then_the_environment_then_the_clusters(

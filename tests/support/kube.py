@@ -19,6 +19,7 @@ from epp.kube.access import Access
 from epp.kube.identity.credentials import Credential, Fixed
 from epp.kube.identity.tls import Trust
 from tests.support.kube_objects import Object, Objects, selector
+from tests.support.kube_reviews import Reviews
 
 REASONS = {
     401: "Unauthorized",
@@ -96,7 +97,7 @@ class FakeKube:
         bookmark_seconds: float = 60.0,
     ) -> None:
         self.objects = Objects()
-        self.faults = Faults()
+        self.faults, self.reviews = Faults(), Reviews()
         self.tokens = tokens
         self.requests: list[Asked] = []
         self.bookmark_seconds = bookmark_seconds
@@ -235,6 +236,8 @@ class FakeKube:
         if verb == "list":
             return self._list(request, collection)
         body = await request.read()
+        if collection.endswith("reviews"):
+            return web.json_response(self.reviews.answer(json.loads(body)), status=201)
         return self._object(verb, (collection, name, sub), json.loads(body) if body else None)
 
     def _refused(self, verb: str, collection: str, token: str) -> web.Response | None:

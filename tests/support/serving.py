@@ -23,7 +23,7 @@ from tests.support.ext_proc import Gateway
 
 NOBODY = "127.0.0.1:1,127.0.0.1:2"  #: endpoints at which nothing listens
 PLAIN = ("--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0",
-         "--secure-serving=false")  # fmt: skip
+         "--secure-serving=false", "--metrics-endpoint-auth=false")  # fmt: skip
 SERVING, NOT_SERVING = 1, 2
 
 

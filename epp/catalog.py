@@ -22,6 +22,7 @@ from epp.formats import PARSERS
 from epp.observe.conformance import REPORTERS
 from epp.observe.producers import PRODUCERS
 from epp.prefix.approx import ApproxPrefixCacheProducer
+from epp.prefix.media import MmEmbeddingsCacheProducer
 from epp.schedule.deciders import DECIDERS
 from epp.schedule.filters import FILTERS
 from epp.schedule.handlers import HANDLERS
@@ -40,6 +41,7 @@ BUILT_IN: tuple[type, ...] = (
     *ADMITTERS,
     *IDENTITIES,
     ApproxPrefixCacheProducer,
+    MmEmbeddingsCacheProducer,
     *PRODUCERS,
     *REPORTERS,
     *PARSERS,
@@ -57,7 +59,6 @@ class NotYet(msgspec.Struct, frozen=True):
 _FLOW = NotYet("ignored", "flow control is not supported yet: nothing waits in the picker")
 _PREDICTS = NotYet("refused", "latency prediction is not supported yet; use in-flight-load-scorer")
 _CLUSTERS = NotYet("refused", "choosing among clusters is not supported")
-_MULTIMODAL = NotYet("refused", "encoder cache knowledge is not supported yet")
 
 NOT_YET: Mapping[str, NotYet] = {
     "precise-prefix-cache-producer": NotYet(
@@ -67,8 +68,6 @@ NOT_YET: Mapping[str, NotYet] = {
     "latency-scorer": _PREDICTS,
     "latency-slo-admitter": _PREDICTS,
     "slo-headroom-tier-filter": _PREDICTS,
-    "mm-embeddings-cache-producer": _MULTIMODAL,
-    "mm-embeddings-cache-scorer": _MULTIMODAL,
     "burst-prefix-cache-producer": NotYet(
         "ignored", "bookings spread bursts already, and equal prompts meet on their endpoint"
     ),
@@ -83,8 +82,6 @@ NOT_YET: Mapping[str, NotYet] = {
     "multicluster-session-affinity-filter": _CLUSTERS,
     "multicluster-data-source": _CLUSTERS,
     "local-syncer": NotYet("ignored", "replicas share nothing yet"),
-    "vllmgrpc-parser": NotYet("ignored", "gRPC requests are routed by load, unread"),
-    "vertexai-parser": NotYet("ignored", "gRPC requests are routed by load, unread"),
     "static-usage-limit-policy": _FLOW,
     "priority-holdback-policy": _FLOW,
     "soft-reflective-ceiling-policy": _FLOW,

@@ -96,6 +96,13 @@ class PrefixMatch(msgspec.Struct, frozen=True):
     held: Mapping[EndpointId, int]  #: leading blocks each endpoint holds; absent means 0
 
 
+class MediaMatch(msgspec.Struct, frozen=True):
+    """Which endpoints have encoded the images, audio and video of one request lately."""
+
+    items: tuple[int, ...]  #: their hashes, each once; never empty
+    held: Mapping[EndpointId, int]  #: how many of them each endpoint has; absent means 0
+
+
 class InferenceRequest(msgspec.Struct, frozen=True):
     """One client request, understood as far as possible."""
 
@@ -113,6 +120,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     computed: bool = True  #: the engine will compute the prompt, not only count or render it
     streaming: bool = False  #: the client asked for an event stream
     multimodal: bool = False  #: carries images, audio or video
+    media: tuple[int, ...] = ()  #: a 64-bit hash of each of them, in order
     max_output_tokens: int | None = None  #: the client's limit
     unread: str = ""  #: why the body was not understood, a fixed word; "" if it was
     objective: str = ""
@@ -121,6 +129,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     arrived_at: float = 0.0  #: seconds on `Clock.now()`
     waited: float = 0.0  #: seconds it waited until it might go on
     prefix: Mapping[str, PrefixMatch] = {}  #: by the name of the producer that knows
+    media_match: MediaMatch | None = None  #: who has encoded its `media` lately; None if not asked
     session: str = ""  #: the client's session, from a header or cookie; "" if not told
     peer: Endpoint | None = None  #: chosen for the other stage, while a later one is scheduled
 
@@ -148,6 +157,7 @@ class Pick(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}  #: extra request headers
     destination_override: str = ""  #: destination other than the endpoints' own addresses
     prefill: Endpoint | None = None  #: where the prefill runs, if elsewhere
+    encode: tuple[Endpoint, ...] = ()  #: where images, audio and video are encoded, if elsewhere
     scores: Mapping[str, float] | None = None  #: by address, all scored candidates, if wanted
     profile: str = ""  #: the profile that made the choice
 

@@ -52,6 +52,7 @@ PREFIX_READERS = frozenset(
     }
 )
 PRODUCER_NAME = "prefixMatchInfoProducerName"  #: the parameter of readers that names a producer
+MEDIA_PRODUCER, MEDIA_READER = "mm-embeddings-cache-producer", "mm-embeddings-cache-scorer"
 DETECTOR = "utilization-detector"
 POLICIES = frozenset(
     {"fcfs-ordering-policy", "global-strict-fairness-policy", "static-usage-limit-policy"}
@@ -184,7 +185,10 @@ def _producers(config: Config, kinds: Kinds) -> Config:
             _check_producer(named, types, kinds, f"$.plugins[{i}].parameters.{PRODUCER_NAME}")
         elif named or (spec.type in PREFIX_READERS and PREFIX_PRODUCER not in types.values()):
             wanted = True
-    return _with(config, PluginSpec(PREFIX_PRODUCER)) if wanted else config
+    config = _with(config, PluginSpec(PREFIX_PRODUCER)) if wanted else config
+    if MEDIA_READER in types.values() and MEDIA_PRODUCER not in types.values():
+        config = _with(config, PluginSpec(MEDIA_PRODUCER))
+    return config
 
 
 def _check_producer(name: str, types: Mapping[str, str], kinds: Kinds, where: str) -> None:

@@ -1,8 +1,8 @@
 """Request formats: bytes in, `InferenceRequest` out. Pure.
 
 `FormatSet` finds the parser by the path and never refuses a path. Files: one per family of APIs,
-`prompt` (what prefix matching sees), `reading` (what all share), `splice` (model rewrite),
-`sse` and `usage` (the answer).
+`grpc` (those in protobuf), `prompt` (what prefix matching sees), `reading` (what all share),
+`splice` (model rewrite), `sse` and `usage` (the answer).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from functools import lru_cache
 from epp.formats import multipart
 from epp.formats.anthropic import AnthropicParser
 from epp.formats.generate import SglangHttpParser, VllmHttpParser
+from epp.formats.grpc.vertex import VertexAIParser
+from epp.formats.grpc.vllm import VllmGrpcParser
 from epp.formats.openai import OpenAIParser
 from epp.formats.passthrough import PassthroughParser
 from epp.formats.reading import Parser
@@ -24,6 +26,8 @@ PARSERS: tuple[type, ...] = (
     AnthropicParser,
     VllmHttpParser,
     SglangHttpParser,
+    VllmGrpcParser,
+    VertexAIParser,
     PassthroughParser,
     RerankParser,
 )

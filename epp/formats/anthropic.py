@@ -47,7 +47,7 @@ def messages(body: bytes | memoryview) -> Facts:
         asked.max_tokens,
         prompt=key,
         tokens=prompt.count(key),
-        multimodal=canonical.multimodal,
+        media=canonical.media,
     )
 
 

@@ -6,16 +6,19 @@ SGLang ``python/sglang/srt/managers/io_struct.py`` (``GenerateReqInput``).
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import ClassVar
 
 import msgspec
 from msgspec import Raw
-from xxhash import xxh3_64_digest
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from epp import plugin
 from epp.formats import prompt
 from epp.formats.prompt import ABSENT, Unreadable
 from epp.formats.reading import Body, Facts, PathParser, Reads, Scalar, name, whole
+
+MOST_MEDIA = 4096  #: of one prompt; a list of hashes may be as long as the body
 
 
 class _Sampling(msgspec.Struct, gc=False):
@@ -23,20 +26,24 @@ class _Sampling(msgspec.Struct, gc=False):
     max_new_tokens: Scalar = None
 
 
-class _Place(msgspec.Struct, gc=False):
+class Place(msgspec.Struct, gc=False):
+    """Where the tokens of one image stand in the prompt."""
+
     offset: int  #: tokens
     length: int  #: tokens
 
 
-class _Features(msgspec.Struct, gc=False):
+class Features(msgspec.Struct, gc=False):
+    """Images, sounds and videos of a tokenised prompt, by modality."""
+
     mm_hashes: dict[str, list[str | None] | None] = {}
-    mm_placeholders: dict[str, list[_Place] | None] = {}
+    mm_placeholders: dict[str, list[Place] | None] = {}
 
 
 class _Generate(Body, gc=False):
     token_ids: list[int] | None = None
     sampling_params: _Sampling | None = None
-    features: _Features | None = None
+    features: Features | None = None
 
 
 class _SGLang(Body, gc=False):
@@ -64,13 +71,23 @@ def generate(body: bytes | memoryview) -> Facts:
     limit = asked.sampling_params.max_tokens if asked.sampling_params else None
     return asked.facts(
         limit,
-        prompt=_with_features(ids, features) if features else ids,
+        prompt=with_features(ids, features) if features else ids,
         tokens=len(asked.token_ids),
-        multimodal=features is not None and bool(features.mm_hashes),
+        media=media_of(features) if features else (),
     )
 
 
-def _with_features(ids: bytes, features: _Features) -> bytes:
+def media_of(features: Features) -> tuple[int, ...]:
+    """Return a hash of each image, sound or video, of the first `MOST_MEDIA`."""
+    hashes = (
+        xxh3_64_intdigest(f"{modality}:{mm_hash}".encode())
+        for modality, listed in features.mm_hashes.items()
+        for mm_hash in listed or ()
+    )
+    return tuple(islice(hashes, MOST_MEDIA))
+
+
+def with_features(ids: bytes, features: Features) -> bytes:
     """Put each image's hash where its placeholder tokens stand: those are all alike."""
     packed, left = bytearray(ids), len(ids)
     for modality, hashes in features.mm_hashes.items():
@@ -92,14 +109,15 @@ def sglang(body: bytes | memoryview) -> Facts:
     asked = _sglang_body(body)
     prompts = asked.input_ids if prompt.given(asked.input_ids) else asked.text
     key, tokens = prompt.first_of(b"g", prompts)
-    media = (asked.image_data, asked.video_data, asked.audio_data)
-    seen = [raw for raw in media if prompt.given(raw)]
+    fields = (asked.image_data, asked.video_data, asked.audio_data)
+    seen = [raw for raw in fields if prompt.given(raw)]
     if seen:  # where they stand in the prompt is the engine's to know: they differ from the start
         key = b"".join(xxh3_64_digest(raw) for raw in seen) + key
     sampling = asked.sampling_params
     first = sampling[0] if isinstance(sampling, list) and sampling else sampling
     limit = whole(first.max_new_tokens) if isinstance(first, _Sampling) else None
-    facts = asked.facts(limit, prompt=key, tokens=tokens, multimodal=bool(seen))
+    media = [xxh3_64_intdigest(raw) for raw in seen]
+    facts = asked.facts(limit, prompt=key, tokens=tokens, media=media)
     facts.model = facts.model or name(_first(asked.lora_path))
     facts.salt = name(_first(asked.extra_key))
     return facts

@@ -68,7 +68,7 @@ def completions(body: bytes | memoryview) -> Facts:
     """Read a completion request; image generation has the same field."""
     asked = _completions_body(body)
     key, tokens = prompt.first_of(b"p", asked.prompt)
-    return asked.facts(asked.max_tokens, prompt=key, tokens=tokens, multimodal=False)
+    return asked.facts(asked.max_tokens, prompt=key, tokens=tokens)
 
 
 def chat(body: bytes | memoryview) -> Facts:
@@ -91,7 +91,7 @@ def chat(body: bytes | memoryview) -> Facts:
         canonical.message(message)
     key = canonical.done()
     limit = whole(asked.max_completion_tokens, asked.max_tokens)
-    return asked.facts(limit, prompt=key, tokens=prompt.count(key), multimodal=canonical.multimodal)
+    return asked.facts(limit, prompt=key, tokens=prompt.count(key), media=canonical.media)
 
 
 def responses(body: bytes | memoryview) -> Facts:
@@ -119,7 +119,7 @@ def responses(body: bytes | memoryview) -> Facts:
         asked.max_output_tokens,
         prompt=key,
         tokens=prompt.count(key),
-        multimodal=canonical.multimodal,
+        media=canonical.media,
     )
 
 
@@ -141,7 +141,7 @@ def embeddings(body: bytes | memoryview) -> Facts:
     if prompt.given(asked.messages) and not prompt.given(asked.input):
         return chat(body)
     key, tokens = prompt.first_of(b"e", asked.input)
-    return asked.facts(None, prompt=key, tokens=tokens, multimodal=False)
+    return asked.facts(None, prompt=key, tokens=tokens)
 
 
 class OpenAIParser(PathParser):

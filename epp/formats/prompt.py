@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Raw
-from xxhash import xxh3_64_hexdigest
+from xxhash import xxh3_64_intdigest
 
 BYTES_PER_TOKEN = 4
 MAX_PIECES = 200_000  #: parts of one prompt; more would take a second to read
@@ -114,6 +114,7 @@ class Part(msgspec.Struct, gc=False):
     tool_use_id: Raw = ABSENT
     content: Raw = ABSENT
     input_audio: Raw = ABSENT
+    source: Raw = ABSENT
 
 
 _ids = msgspec.json.Decoder(list[int]).decode
@@ -131,11 +132,11 @@ class Canonical:
         api: one byte that tells the API, as each renders its requests in its own way.
     """
 
-    __slots__ = ("_pieces", "multimodal")
+    __slots__ = ("_pieces", "media")
 
     def __init__(self, api: bytes) -> None:
         self._pieces: list[bytes] = [START, api]
-        self.multimodal = False  #: images, audio or video went in
+        self.media: list[int] = []  #: a hash of each image, sound or video that went in
 
     def done(self) -> bytes:
         """Return the prompt."""
@@ -197,7 +198,9 @@ class Canonical:
         elif part.thinking is not None and part.type == "thinking":
             self.text(part.thinking, REASONING)
         elif (tokens := _MEDIA.get(part.type)) is not None:
-            self._media(raw, tokens if part.input_audio is ABSENT else audio_tokens(part))
+            # Of Anthropic's images only the source counts: clients move `cache_control`.
+            content = part.source if part.type == "image" and given(part.source) else raw
+            self._media(content, tokens if part.input_audio is ABSENT else audio_tokens(part))
         elif part.type == "tool_use":
             self.raw(CALL_ID, part.id)
             self.raw(CALL, part.name)
@@ -211,8 +214,9 @@ class Canonical:
 
     def _media(self, raw: Raw, tokens: int) -> None:
         """Append as many bytes as the medium takes tokens, all made of its hash."""
-        self.multimodal = True
-        digest = xxh3_64_hexdigest(raw).encode()
+        item = xxh3_64_intdigest(raw)
+        self.media.append(item)
+        digest = b"%016x" % item
         size = tokens * BYTES_PER_TOKEN
         self._pieces += (MEDIA, (digest * (size // len(digest) + 1))[:size])
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import ClassVar, Protocol
 
@@ -76,6 +76,12 @@ class PathParser:
         if not suffix:
             return opaque(arrival, path, now, "no-parser")
         format, decode = self.reads[suffix]
+        return self.read(arrival, path, now, format, decode)
+
+    def read(
+        self, arrival: Arrival, path: str, now: float, format: str, decode: Decode
+    ) -> InferenceRequest:
+        """Read one body. See `read_json`."""
         return read_json(arrival, path, now, format, decode)
 
 
@@ -87,7 +93,7 @@ class Facts(msgspec.Struct, gc=False):
     prompt_tokens: int = 0
     salt: str = ""
     streaming: bool = False
-    multimodal: bool = False
+    media: tuple[int, ...] = ()
     max_output_tokens: int | None = None
     unread: str = ""
 
@@ -99,7 +105,9 @@ class Body(msgspec.Struct, gc=False):
     stream: Scalar = None
     cache_salt: str | None = None
 
-    def facts(self, limit: Scalar, *, prompt: bytes, tokens: int, multimodal: bool) -> Facts:
+    def facts(
+        self, limit: Scalar, *, prompt: bytes, tokens: int, media: Iterable[int] = ()
+    ) -> Facts:
         """Return the facts, given the prompt; ``limit`` is the output limit as written."""
         return Facts(
             name(self.model),
@@ -107,7 +115,7 @@ class Body(msgspec.Struct, gc=False):
             tokens,
             self.cache_salt or "",
             truth(self.stream),
-            multimodal,
+            tuple(media),
             whole(limit),
         )
 
@@ -190,16 +198,23 @@ def read_json(
         try:
             facts = decode(without_bom(body))
         except (msgspec.ValidationError, Unreadable) as error:
-            facts = _outlined(body, error)
+            facts = outlined(body, error)
     except msgspec.DecodeError as error:
         word = _why_broken(arrival, error)
         return opaque(arrival, path, now, word, format=format)
     except RecursionError:
         return opaque(arrival, path, now, "too-deep", format=format)
+    return understood(arrival, path, now, format, facts)
+
+
+def understood(
+    arrival: Arrival, path: str, now: float, format: str, facts: Facts
+) -> InferenceRequest:
+    """Return the request that a body's facts make."""
     return InferenceRequest(
         id=arrival.id,
         headers=arrival.headers,
-        body=body,
+        body=arrival.body,
         path=path,
         format=format,
         model=facts.model,
@@ -209,7 +224,8 @@ def read_json(
         salt=facts.salt,
         computed=format not in NOT_COMPUTED,
         streaming=facts.streaming,
-        multimodal=facts.multimodal,
+        multimodal=bool(facts.media),
+        media=facts.media,
         max_output_tokens=facts.max_output_tokens,
         unread=facts.unread,
         arrived_at=now,
@@ -246,7 +262,7 @@ def content_type(headers: Mapping[str, str]) -> tuple[str, str]:
     return kind.strip(), charset.partition(";")[0].strip(' "')
 
 
-def _outlined(body: bytes, error: Exception) -> Facts:
+def outlined(body: bytes, error: Exception) -> Facts:
     """Read what little a body of the wrong shape tells."""
     word = str(error) if isinstance(error, Unreadable) else "bad-shape"
     try:

@@ -40,7 +40,7 @@ def pairs(body: bytes | memoryview) -> Facts:
     # Every document is read together with a query.
     rounds = max(1, _count(texts) // _count(queries))
     tokens = (_size(queries) * rounds + _size(texts)) // BYTES_PER_TOKEN
-    return asked.facts(None, prompt=b"", tokens=tokens, multimodal=False)
+    return asked.facts(None, prompt=b"", tokens=tokens)
 
 
 def _count(texts: str | list[Raw]) -> int:

@@ -24,7 +24,12 @@ from epp.formats.prompt import ABSENT
 from epp.formats.reading import without_bom
 from epp.model import InferenceRequest
 
-UNWRITABLE = frozenset({"opaque", "multipart", "sglang"})
+UNWRITABLE = frozenset(
+    {
+        *("opaque", "multipart", "sglang", "vllm-grpc", "vllm-grpc-embed"),
+        *("vertex-chat", "vertex-responses"),
+    }
+)
 """Formats whose body does not say its model in a JSON field that we may replace."""
 
 _KEY = b'"model"'

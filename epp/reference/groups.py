@@ -15,6 +15,7 @@ from epp.formats import PARSERS
 from epp.observe.conformance import REPORTERS
 from epp.observe.producers import PRODUCERS
 from epp.prefix.approx import ApproxPrefixCacheProducer
+from epp.prefix.media import MmEmbeddingsCacheProducer
 from epp.schedule.deciders import DECIDERS
 from epp.schedule.filters import FILTERS
 from epp.schedule.handlers import HANDLERS
@@ -42,7 +43,7 @@ GROUPS = (
     Group(
         "Producers",
         "Add a fact to the request that other plugins read.",
-        (ApproxPrefixCacheProducer, *PRODUCERS),
+        (ApproxPrefixCacheProducer, MmEmbeddingsCacheProducer, *PRODUCERS),
     ),
     Group("Reporters", "Tell the gateway or the client something.", tuple(REPORTERS)),
     Group("Parsers", "Read one family of APIs.", tuple(PARSERS)),

@@ -12,7 +12,7 @@ from epp.errors import Saturated
 from epp.flow.admit import ProbabilisticAdmitter
 from epp.flow.saturation import ConcurrencyDetector, UtilizationDetector
 from epp.ledger import Ledger
-from epp.model import Endpoint, InferenceRequest, LoraInfo, Pick, PrefixMatch
+from epp.model import Endpoint, InferenceRequest, LoraInfo, MediaMatch, Pick, PrefixMatch
 from epp.schedule.deciders import (
     AlwaysDisaggMultimodalDecider,
     AlwaysDisaggPdDecider,
@@ -21,7 +21,11 @@ from epp.schedule.deciders import (
 from epp.schedule.filters.prefix_affinity import PrefixCacheAffinityFilter
 from epp.schedule.pickers.best import MaxScorePicker
 from epp.schedule.pickers.random import RandomPicker, WeightedRandomPicker
-from epp.schedule.scorers.affinity import HeaderLabelAffinityScorer, TopologyAffinityScorer
+from epp.schedule.scorers.affinity import (
+    HeaderLabelAffinityScorer,
+    MmEmbeddingsCacheScorer,
+    TopologyAffinityScorer,
+)
 from epp.schedule.scorers.attribute import EndpointAttributeScorer
 from epp.schedule.scorers.context_length import LABEL, ContextLengthAware
 from epp.schedule.scorers.kv_usage import KvCacheUtilizationScorer
@@ -392,3 +396,11 @@ def test_the_other_deciders() -> None:
     assert always.disaggregate(text, build.endpoint())
     assert not multimodal.disaggregate(text, build.endpoint())
     assert multimodal.disaggregate(image, build.endpoint())
+
+
+def test_mm_embeddings_scorer_is_the_share_of_media_held() -> None:
+    # 4 images: 3 / 4, 1 / 4, none
+    match = MediaMatch((1, 2, 3, 4), {"a": 3, "b": 1})  # type: ignore[dict-item]
+    scorer, endpoints = make(MmEmbeddingsCacheScorer), named("a", "b", "c")
+    assert scorer.score(build.request(media_match=match), endpoints) == [0.75, 0.25, 0.0]
+    assert scorer.score(build.request(), endpoints) == [0.0, 0.0, 0.0]

@@ -16,9 +16,10 @@ from epp.flow.admit import ADMITTERS
 from epp.flow.identity import IDENTITIES
 from epp.flow.saturation import DETECTORS
 from epp.ledger import Ledger
-from epp.model import CacheInfo, Endpoint, InferenceRequest, LoraInfo, PrefixMatch
+from epp.model import CacheInfo, Endpoint, InferenceRequest, LoraInfo, MediaMatch, PrefixMatch
 from epp.observe.conformance import REPORTERS
 from epp.observe.producers import PRODUCERS
+from epp.prefix.media import MmEmbeddingsCacheProducer
 from epp.schedule.deciders import DECIDERS
 from epp.schedule.filters import FILTERS
 from epp.schedule.handlers import HANDLERS
@@ -64,6 +65,7 @@ EVERY = (
     *DETECTORS,
     *ADMITTERS,
     *IDENTITIES,
+    MmEmbeddingsCacheProducer,
     *PRODUCERS,
     *REPORTERS,
 )
@@ -115,6 +117,7 @@ def request(endpoints: list[Endpoint]) -> InferenceRequest:
         prompt=b"x" * 400,
         prompt_tokens=100,
         prefix={"approx": PrefixMatch(tuple(range(4)), 16, held)},
+        media_match=MediaMatch((1, 2), held),
         peer=peer,
     )
 

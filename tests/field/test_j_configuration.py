@@ -54,7 +54,6 @@ def test_b188_a_scorer_enabled_alone_starts_and_picks(scorer: str) -> None:
         ("header-label-affinity-scorer", "headerName"),
         ("endpoint-attribute-scorer", "attributeKey"),
         ("latency-scorer", "latency prediction is not supported yet"),
-        ("mm-embeddings-cache-scorer", "encoder cache knowledge is not supported yet"),
     ],
 )
 def test_b188_or_says_what_is_missing(scorer: str, missing: str) -> None:

@@ -228,11 +228,13 @@ def disaggregated(
     prefiller = prefill[0] if prefill and prefill[0].id != decode[0].id else None
     if prefiller is not None:
         extra[headers.PREFILLER] = prefiller.address
-    if encoders := [endpoint.address for endpoint in encode if endpoint.id != decode[0].id]:
-        extra[headers.ENCODERS] = ",".join(encoders)
+    encoders = tuple(endpoint for endpoint in encode if endpoint.id != decode[0].id)
+    if encoders:
+        extra[headers.ENCODERS] = ",".join(endpoint.address for endpoint in encoders)
     return Pick(
         endpoints=decode,
         headers=extra,
         prefill=prefiller,
+        encode=encoders,
         profile=profile,
     )

@@ -4,6 +4,7 @@ from typing import Any
 
 from epp.schedule.scorers.affinity import (
     HeaderLabelAffinityScorer,
+    MmEmbeddingsCacheScorer,
     SessionAffinityScorer,
     TopologyAffinityScorer,
 )
@@ -33,5 +34,6 @@ SCORERS: tuple[type[Any], ...] = (
     SessionAffinityScorer,
     HeaderLabelAffinityScorer,
     TopologyAffinityScorer,
+    MmEmbeddingsCacheScorer,
     EndpointAttributeScorer,
 )

@@ -1,4 +1,4 @@
-"""Scorers of belonging: by session, by label and by topology.
+"""Scorers of belonging: by session, by label, by topology and by what was encoded before.
 
 **Source:** the published rules and the proximity curve of llm-d's scorers of these names.
 """
@@ -80,3 +80,27 @@ class TopologyAffinityScorer:
         if request.peer is None:
             return [0.0] * len(endpoints)
         return [NEARNESS[level] for level in topology.nearness(request.peer, endpoints)]
+
+
+class MmEmbeddingsCacheScorer:
+    """Scores the share of the request's images, audio and video that an endpoint encoded lately.
+
+    Each counts once and all count alike. A request without any scores 0.0 everywhere.
+    """
+
+    type: ClassVar[str] = "mm-embeddings-cache-scorer"
+    stability: ClassVar[plugin.Stability] = "beta"
+
+    class Params(plugin.Params, frozen=True):
+        """No parameters."""
+
+    def __init__(self, params: Params, tools: plugin.Tools) -> None:
+        del params, tools
+
+    def score(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> list[float]:
+        """See `plugin.Scorer.score`. O(len(endpoints))."""
+        match = request.media_match
+        if match is None:
+            return [0.0] * len(endpoints)
+        held, total = match.held, len(match.items)
+        return [held.get(endpoint.id, 0) / total for endpoint in endpoints]

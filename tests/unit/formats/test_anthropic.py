@@ -98,6 +98,19 @@ def test_images_differ_by_their_data_also_inside_tool_results() -> None:
     assert shown("AAAA", inside=True) == shown("AAAA", inside=True)
 
 
+def test_an_image_stays_the_same_while_its_cache_control_moves() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+    image = {"type": "image", "source": source}
+    marked = {**image, "cache_control": {"type": "ephemeral"}}
+    first, later = (
+        parsed(PATH, {"messages": [{"role": "user", "content": [part]}]})
+        for part in (marked, image)
+    )
+    assert first.media == later.media
+    assert first.prompt == later.prompt
+    assert len(first.media) == 1
+
+
 def test_a_result_inside_a_result_is_taken_as_written() -> None:
     inner = {"type": "tool_result", "tool_use_id": "i", "content": "deep"}
     outer = {"type": "tool_result", "tool_use_id": "o", "content": [inner]}

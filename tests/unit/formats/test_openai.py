@@ -226,6 +226,20 @@ def test_a_video_takes_the_same_tokens_whatever_headers_say_of_it() -> None:
     assert parsed(CHAT, body, headers=hints).prompt == parsed(CHAT, body).prompt
 
 
+def test_each_image_and_sound_is_known_by_what_it_shows() -> None:
+    def media(*urls: str) -> tuple[int, ...]:
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        question = {"type": "text", "text": f"{len(urls)} images"}
+        body = {"messages": [{"role": "user", "content": [question, *parts]}]}
+        return parsed(CHAT, body).media
+
+    one, two, three, again = media("http://a/1", "http://a/2", "http://a/3", "http://a/1")
+    assert one == again
+    assert len({one, two, three}) == 3
+    assert media("http://a/2", "http://a/1") == (two, one)
+    assert media() == ()
+
+
 def test_inline_audio_counts_by_its_size() -> None:
     sound = {"type": "input_audio", "input_audio": {"data": "A" * 17_000, "format": "wav"}}
     request = parsed(CHAT, {"messages": [{"role": "user", "content": [sound]}]})

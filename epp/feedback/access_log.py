@@ -22,6 +22,8 @@ SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 MOST = float(2**53)  #: numbers from here on are nobody's count
 METADATA = "epp"  #: dynamic metadata namespace that the lean gateway's filters write to
 
+_MEASURED = ("prompt_tokens", "completion_tokens", "cached_tokens", "first_chunk_ms")
+
 #: Begins the details of an answer whose status, such as 200, was sent before its body broke off.
 _BROKEN_OFF = "upstream_reset_after_response_started"
 _ENDS = frozenset({accesslog_pb2.NotSet, accesslog_pb2.DownstreamEnd})
@@ -101,11 +103,13 @@ def _numbers(metadata: Any) -> Mapping[str, float]:
     if METADATA not in metadata:
         return {}
     fields = metadata[METADATA].fields
-    return {
-        name: value.number_value
-        for name, value in fields.items()
-        if value.WhichOneof("kind") == "number_value" and 0 <= value.number_value < MOST
-    }
+    found: dict[str, float] = {}
+    for name in _MEASURED:
+        if name in fields:
+            value = fields[name]
+            if value.HasField("number_value") and 0 <= value.number_value < MOST:
+                found[name] = value.number_value
+    return found
 
 
 def _usage(numbers: Mapping[str, float]) -> Usage | None:

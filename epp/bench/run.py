@@ -13,10 +13,12 @@ import tempfile
 from pathlib import Path
 
 import msgspec
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
 from epp import fleet
+from epp.bench import access_log
 from epp.bench.schedule import schedule
 from epp.gateway.options import Mode
 from epp.gateway.render import GatewayOptions
@@ -24,6 +26,7 @@ from epp.processes import running
 
 WARM_SECONDS = 2.5  #: the picker chooses its CPU meanwhile
 WIDTH = 96  #: of the table, at least
+ENTRIES_PER_SECOND = 2000  #: of the access log
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +48,7 @@ CASES = (
     Case(name="reload_300rps", mode="lean", rate=300.0, reloads=True),
     Case(name="stream100_lean", mode="lean", connections=64, chunks=100),
     Case(name="stream100_stock", mode="stock", connections=64, chunks=100),
+    Case(name="stream1000_lean", mode="lean", connections=64, chunks=1000),
     Case(name="prompt220k_direct", mode="direct", connections=20, prompt_tokens=55_000),
     Case(name="prompt220k_lean", mode="lean", connections=20, prompt_tokens=55_000),
 )
@@ -56,10 +60,11 @@ class Measured(msgspec.Struct, frozen=True):
     picker_cpu_ms: float | None
     envoy_cpu_ms: float | None
     rps: float
-    p50_ms: float
-    p99_ms: float
+    p50_ms: float | None
+    p99_ms: float | None
     requests: int
     errors: int
+    core_percent: float | None = None  #: of one core, where the load is a fixed rate
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -78,6 +83,9 @@ CEILINGS = {
     "100-chunk stream: picker CPU lean / stock": 0.5,
     "220 KB: rate without / with picker": 40.0,
     "1,000 endpoints x 8k tokens: p99 ms": 50.0,
+    "stream lean: picker CPU 1,000 / 100 chunks": 1.5,
+    "100-chunk stream: picker + Envoy CPU lean / stock": 0.5,
+    "access log, 2,000 entries/s: percent of a core": 25.0,
 }
 
 
@@ -86,7 +94,7 @@ def run(parsed: argparse.Namespace) -> int:
     console = Console()
     console = Console(width=max(console.width, WIDTH))
     chosen = set(filter(None, parsed.only.split(",")))
-    known = {case.name for case in CASES} | {"schedule_1000x8k"}
+    known = {case.name for case in CASES} | set(INSIDE)
     if unknown := chosen - known:
         console.print(
             f"unknown cases: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}"
@@ -97,9 +105,10 @@ def run(parsed: argparse.Namespace) -> int:
         if not chosen or case.name in chosen:
             console.print(f"{case.name} ...", highlight=False)
             measured[case.name] = asyncio.run(_case(case, parsed.seconds))
-    if not chosen or "schedule_1000x8k" in chosen:
-        console.print("schedule_1000x8k ...", highlight=False)
-        measured["schedule_1000x8k"] = _schedule()
+    for name, measure in INSIDE.items():
+        if not chosen or name in chosen:
+            console.print(f"{name} ...", highlight=False)
+            measured[name] = measure(parsed.seconds)
     _print(console, measured)
     output = Path(parsed.output)
     before = json.loads(output.read_text()) if chosen and output.exists() else {}
@@ -111,9 +120,20 @@ def run(parsed: argparse.Namespace) -> int:
     return 1 if wrong or errors else 0
 
 
-def _schedule() -> Measured:
+def _schedule(_seconds: float) -> Measured:
     cpu_ms, rate, p50, p99, count = schedule(endpoints=1000, prompt_tokens=8192)
     return Measured(cpu_ms, None, rate, p50, p99, count, 0)
+
+
+def _access_log(seconds: float) -> Measured:
+    cost = uvloop.run(access_log.cost(ENTRIES_PER_SECOND, seconds))
+    rate = cost.entries / cost.seconds
+    return Measured(cost.entry_ms, None, rate, None, None, cost.entries, cost.left,
+                    cost.core_percent)  # fmt: skip
+
+
+INSIDE = {"schedule_1000x8k": _schedule, "access_log_2000": _access_log}
+"""Cases that need no gateway; each is given the seconds to measure."""
 
 
 async def _case(case: Case, seconds: float) -> Measured:
@@ -187,8 +207,8 @@ def _print(console: Console, measured: dict[str, Measured]) -> None:
             "-" if of.picker_cpu_ms is None else f"{of.picker_cpu_ms:.3f} ms",
             "-" if of.envoy_cpu_ms is None else f"{of.envoy_cpu_ms:.3f} ms",
             f"{of.rps:,.0f}",
-            f"{of.p50_ms:.2f} ms",
-            f"{of.p99_ms:.2f} ms",
+            "-" if of.p50_ms is None else f"{of.p50_ms:.2f} ms",
+            "-" if of.p99_ms is None else f"{of.p99_ms:.2f} ms",
             str(of.errors),
         )
     console.print(table)
@@ -200,6 +220,10 @@ def _ratios(console: Console, measured: dict[str, Measured]) -> bool:
     def cpu(name: str, whose: str) -> float | None:
         return getattr(measured[name], whose) if name in measured else None
 
+    def both(name: str) -> float | None:
+        own, envoy = cpu(name, "picker_cpu_ms"), cpu(name, "envoy_cpu_ms")
+        return None if own is None or envoy is None else own + envoy
+
     def rate(name: str) -> float | None:
         return measured[name].rps if name in measured else None
 
@@ -210,6 +234,12 @@ def _ratios(console: Console, measured: dict[str, Measured]) -> bool:
             cpu("stream100_lean", "picker_cpu_ms"), cpu("stream100_lean", "envoy_cpu_ms")),
         "100-chunk stream: picker CPU lean / stock": (
             cpu("stream100_lean", "picker_cpu_ms"), cpu("stream100_stock", "picker_cpu_ms")),
+        "stream lean: picker CPU 1,000 / 100 chunks": (
+            cpu("stream1000_lean", "picker_cpu_ms"), cpu("stream100_lean", "picker_cpu_ms")),
+        "100-chunk stream: picker + Envoy CPU lean / stock": (
+            both("stream100_lean"), both("stream100_stock")),
+        "access log, 2,000 entries/s: percent of a core": (
+            cpu("access_log_2000", "core_percent"), 1.0),
         "220 KB: rate without / with picker": (rate("prompt220k_direct"), rate("prompt220k_lean")),
         "1,000 endpoints x 8k tokens: p99 ms": (
             measured["schedule_1000x8k"].p99_ms if "schedule_1000x8k" in measured else None, 1.0),

@@ -19,7 +19,19 @@ class BodyBudget:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.used = 0  #: bytes promised or held now
+        self.used = 0  #: bytes held now
+
+    def check(self, size: int) -> None:
+        """Look whether ``size`` more bytes (>= 0) would fit, and count nothing.
+
+        An announced length is only believed as far as its bytes come: counted beforehand, a few
+        clients that announce much and send nothing would keep everybody else out.
+
+        Raises:
+            Overloaded: they would not fit.
+        """
+        if self.used + size > self.limit:
+            raise Overloaded("the picker holds as many request bytes as it may; try again")
 
     def take(self, size: int) -> None:
         """Count ``size`` more bytes (>= 0).
@@ -27,8 +39,7 @@ class BodyBudget:
         Raises:
             Overloaded: they do not fit; nothing was counted.
         """
-        if self.used + size > self.limit:
-            raise Overloaded("the picker holds as many request bytes as it may; try again")
+        self.check(size)
         self.used += size
 
     def give_back(self, size: int) -> None:

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
 MESSAGE_SLACK = 1 * MIB  #: headers and framing around the largest body in one message
+LARGEST_MESSAGE = 2**31 - 1  #: gRPC counts in a signed 32-bit integer
 ON_ITS_WAY_SECONDS = 0.1  #: for a stream that a gateway opened before it heard that we go
 LAST_WRITES_SECONDS = 1.0  #: for answers on their way when the last stream has ended
 
@@ -146,8 +147,8 @@ def _bind(
 
 def _options(received: int, sent: int) -> list[tuple[str, int]]:
     return [
-        ("grpc.max_receive_message_length", received),
-        ("grpc.max_send_message_length", sent),
+        ("grpc.max_receive_message_length", min(received, LARGEST_MESSAGE)),
+        ("grpc.max_send_message_length", min(sent, LARGEST_MESSAGE)),
         # A second picker on the port must fail to start, not take half of the traffic.
         ("grpc.so_reuseport", 0),
         # Gateways ping every few seconds, also while nothing is under way.

@@ -330,15 +330,13 @@ class Session:
             return
         size = int(content_length[:20])
         self._check_size(size)
-        self._budget.take(size)
-        self._held = size
+        self._budget.check(size)
 
     def _gather(self, data: bytes) -> None:
         self._size += len(data)
         self._check_size(self._size)
-        if self._size > self._held:
-            self._budget.take(self._size - self._held)
-            self._held = self._size
+        self._budget.take(len(data))
+        self._held = self._size
         self._chunks.append(data)
 
     def _check_size(self, size: int) -> None:

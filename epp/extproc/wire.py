@@ -15,7 +15,9 @@ from typing import Any
 
 from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from google.protobuf.message import DecodeError
 
+from epp.errors import Internal
 from epp.extproc.messages import (
     Answer,
     Body,
@@ -56,9 +58,12 @@ def decode(data: bytes) -> Message | None:
     """Translate one ``ProcessingRequest``; None if it wants no answer or is not known to us.
 
     Raises:
-        google.protobuf.message.DecodeError: it is not one.
+        Internal: it is not one.
     """
-    message = pb.ProcessingRequest.FromString(data)
+    try:
+        message = pb.ProcessingRequest.FromString(data)
+    except DecodeError:
+        raise Internal("the gateway sent something that is no ProcessingRequest") from None
     kind = message.WhichOneof("request")
     if kind is None or message.observability_mode:
         return None

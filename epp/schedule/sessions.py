@@ -183,7 +183,7 @@ class InMemory:
         for header in self._headers:  # "" asks for the request's attribute
             name = request.headers.get(header) if header else request.session
             if name:
-                return blake2b(name.encode(), digest_size=16).digest()
+                return blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).digest()
         return b""
 
     def _sweep(self, now: float) -> None:

@@ -360,20 +360,35 @@ def test_a_hidden_body_has_no_limit() -> None:
     assert s.replies() == [TO_A, PassBody(REQUEST)]
 
 
-def test_the_budget_is_taken_at_the_head_and_given_back_once() -> None:
+def test_the_budget_is_taken_as_bytes_come_and_given_back_once() -> None:
     budget = BodyBudget(100)
     first, second = session(budget=budget), session(budget=budget)
-    first.receive(head(content_length="80"))
+    first.receive(head(content_length="90"))
+    first.receive(Body(REQUEST, bytes(80)))
     assert budget.used == 80
     with pytest.raises(Overloaded):
         second.receive(head(content_length="21"))
     second.free()
     assert budget.used == 80
-    event = first.receive(Body(REQUEST, bytes(90), ends=True))
+    event = first.receive(Body(REQUEST, bytes(10), ends=True))
     assert budget.used == 90
     decide(first, event)
     first.free()
     first.free()
+    assert budget.used == 0
+
+
+def test_a_length_that_is_only_announced_keeps_nobody_out() -> None:
+    budget = BodyBudget(100)
+    announcing, sending = session(budget=budget), session(budget=budget)
+    announcing.receive(head(content_length="100"))
+    sending.receive(head(content_length="100"))
+    decide(sending, sending.receive(Body(REQUEST, bytes(100), ends=True)))
+    with pytest.raises(Overloaded):
+        announcing.receive(Body(REQUEST, b"x"))
+    announcing.free()
+    assert budget.used == 100
+    sending.free()
     assert budget.used == 0
 
 

@@ -173,3 +173,10 @@ def test_the_older_header_name_works_for_both_strategies() -> None:
     asked = build.request(headers={"x-mine": "s"})
     stateful.picked(asked, build.pick("b"))
     assert stateful.filter(asked, [A, B]) == [B]
+
+
+def test_a_session_id_that_is_not_utf_8_is_a_session_too() -> None:
+    chosen = by_id(sources=[{"header": "x-mine"}])
+    asked = build.request(headers={"x-mine": b"caf\xe9".decode("utf-8", "surrogateescape")})
+    chosen.picked(asked, build.pick("b"))
+    assert chosen.filter(asked, [A, B, C]) == [B]

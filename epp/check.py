@@ -12,6 +12,7 @@ import msgspec
 from epp.build import Parts, configure
 from epp.catalog import Catalog
 from epp.clock import SystemClock
+from epp.config.decode import MAX_BYTES
 from epp.config.load import Loaded
 from epp.errors import ConfigError
 from epp.ledger import Ledger
@@ -58,7 +59,8 @@ def _report(file: str, catalog: Catalog, *, allow_experimental: bool) -> Report:
         allow_experimental=allow_experimental,
     )
     try:
-        text = Path(file).read_text()
+        with Path(file).open("rb") as source:
+            text = source.read(MAX_BYTES + 1).decode()  # a device may have no end
         loaded, pipeline = configure(text, parts, source=file)
     except (ConfigError, OSError, UnicodeDecodeError) as error:
         return Report(file, ok=False, error=str(error))

@@ -113,10 +113,10 @@ def _serve(verbs: Any) -> None:
     )  # fmt: skip
     _boolean(proc, "--health-checking", default=True, help="gRPC health on the ext_proc port too")
     proc.add_argument(
-        "--max-body-bytes", type=_size, default=default.max_body_bytes, help="413 beyond"
+        "--max-body-bytes", type=_some, default=default.max_body_bytes, help="413 beyond"
     )
     proc.add_argument(
-        "--max-buffered-bytes", type=_size, default=default.max_buffered_bytes,
+        "--max-buffered-bytes", type=_some, default=default.max_buffered_bytes,
         help="request bytes held at once, over all requests; 503 beyond",
     )  # fmt: skip
     for flag in ("--grpc-max-recv-msg-size", "--grpc-max-send-msg-size"):
@@ -284,6 +284,13 @@ def _size(text: str) -> int:
         return parse_quantity(text) if text else 0
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _some(text: str) -> int:
+    size = _size(text)
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1 byte, not {text!r}")
+    return size
 
 
 def _kebab(arguments: list[str]) -> list[str]:

@@ -192,3 +192,8 @@ def test_the_command_line_returns_what_check_finds(
     said = capsys.readouterr().err
     assert said.startswith("epp check: plugin file ")
     assert said.count("\n") == 1
+
+
+def test_a_file_without_an_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "/dev/zero"]) == 1
+    assert "more than 1048576" in capsys.readouterr().out + capsys.readouterr().err

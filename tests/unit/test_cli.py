@@ -86,3 +86,11 @@ def test_ports_of_every_verb_are_ports(
         main(arguments)
     assert ended.value.code == 2
     assert "is not a port (0 to 65535)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--max-body-bytes", "--max-buffered-bytes"])
+def test_a_limit_of_no_bytes_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--endpoints=127.0.0.1:1", f"{flag}=0"])
+    assert ended.value.code == 2
+    assert "at least 1 byte" in capsys.readouterr().err

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from epp.config.schema import OLD_API_VERSION
+from epp.reference.schema import config_schema, refused
 from tests.charts.derived.documented import WHOLE, defaults, translations, values
 
 Schema = dict[str, Any]
@@ -20,6 +22,10 @@ SET_ELSEWHERE = [
     "ha-enable-leader-election",
 ]  # fmt: skip
 """Flags that are values of their own; twice, one would silently win."""
+
+
+SAID = frozenset({"title", "description", "default", "enumDescriptions"})
+"""Keywords that decide nothing."""
 
 
 def _enum(*names: Any) -> Schema:
@@ -52,7 +58,17 @@ SPECIAL: dict[str, Schema] = {
     "picker.podAnnotations": TEXTS,
     "picker.podLabels": TEXTS,
     "picker.nodeSelector": TEXTS,
-    "config": {"type": ["object", "string"]},
+    "config": {
+        "type": ["object", "string"],
+        "if": {
+            "type": "object",
+            "not": {
+                "properties": {"apiVersion": {"const": OLD_API_VERSION}},
+                "required": ["apiVersion"],
+            },
+        },
+        "then": {"$ref": "#/definitions/Config"},
+    },
     "configFiles": TEXTS,
     "pool.create": _enum("auto", True, False),
     "pool.matchLabels": {**TEXTS, "maxProperties": 64},
@@ -108,7 +124,43 @@ def schema() -> Schema:
         says_where = f"-> {translation.to}" if translation.to else f"ignored: {translation.ignored}"
         for path in translation.came:
             _add(whole, path.split("."), {"description": says_where})
-    return {"$schema": "https://json-schema.org/draft-07/schema#", "title": "epp", **whole}
+    about = {"$schema": "https://json-schema.org/draft-07/schema#", "title": "epp"}
+    return {**about, **whole, "definitions": configuration()}
+
+
+def configuration() -> Schema:
+    """Return what ``config`` may hold, as definitions of draft 7.
+
+    Older spellings carry the older ``apiVersion``, and are left to the picker, which translates
+    them; so are configurations that are texts.
+    """
+    definitions: Schema = {name: _plain(each) for name, each in config_schema()["$defs"].items()}
+    definitions["PluginSpec"]["properties"]["type"] = {
+        "type": "string", "minLength": 1, "not": {"enum": refused()},
+    }  # fmt: skip
+    return definitions
+
+
+def _plain(schema: Any) -> Any:
+    """Point into ``definitions``, leave out what decides nothing, and allow null by conditions.
+
+    Of an ``anyOf``, Helm says only that nothing in it fits.
+    """
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return {"$ref": schema["$ref"].replace("#/$defs/", "#/definitions/")}
+    *others, last = schema.get("anyOf", [None, None])
+    if last == {"type": "null"} and len(others) == 1:
+        return {"if": {"not": last}, "then": _plain(others[0])}
+    # Names of properties are no keywords.
+    return {
+        key: {name: _plain(each) for name, each in inner.items()}
+        if key == "properties" else _plain(inner)
+        for key, inner in schema.items() if key not in SAID
+    }  # fmt: skip
 
 
 def _of(path: str, default: Any, says: dict[str, str]) -> Schema:

@@ -101,14 +101,16 @@ def sampled(times: AnswerTimes, clock: Clock) -> Callable[[ExtProcService, Any],
 
 
 def timed(closed: Callable[[str, float], None], clock: Clock) -> Around:
-    """Return what tells each stream's gRPC status and seconds to ``closed``."""
+    """Return what tells each stream's gRPC status and seconds to ``closed``.
+
+    A reset between two messages may be read as the stream's end, and is ``OK`` then.
+    """
 
     def around(process: Process) -> Process:
         async def measured(messages: Any, context: Any) -> None:
             began, code = clock.now(), "OK"
             try:
                 await process(messages, context)
-                await asyncio.sleep(0)  # a reset is read as the end, and cancels us a turn later
             except asyncio.CancelledError:
                 code = "Canceled"
                 raise

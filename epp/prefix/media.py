@@ -36,7 +36,7 @@ from epp.prefix.index import PrefixIndex
 
 DEFAULT_MEBIBYTES = 4096
 MEBIBYTES_EACH = 2  #: that one image, sound or video takes of an encoder's cache
-MOST = 512  #: media of one request that are looked up; 0.5 ms
+MOST = 128  #: media of one request that count; 2 ms if 100 endpoints hold all of them
 
 
 class MmEmbeddingsCacheProducer:

@@ -21,6 +21,7 @@ from epp.formats.grpc.messages import classes
 from epp.formats.prompt import START, Unreadable
 from epp.formats.reading import Facts, Reads
 
+MAX_TOKENIZED_BYTES = 20 * 1024 * 1024  #: as many ids as are read at most, 5 bytes each
 MAX_MEDIA_BYTES = 16 * 1024 * 1024  #: 128 MB, were it all empty fields
 
 _MESSAGES = classes(
@@ -29,19 +30,19 @@ _MESSAGES = classes(
         "TokenizedInput": {"input_ids": (2, "repeated uint32")},
         "SamplingParams": {"max_tokens": (8, "uint32")},
         "PlaceholderRange": {"offset": (1, "uint32"), "length": (2, "uint32")},
-        # Messages as bytes: many empty ones would take much memory, and are counted first.
+        # Messages as bytes: what could take much memory and time is measured or counted first.
         "MultimodalInputs": {
             "mm_placeholders": (5, "repeated bytes"),
             "mm_hashes": (6, "repeated bytes"),
         },
         "GenerateRequest": {
-            "tokenized": (2, "TokenizedInput"),
+            "tokenized": (2, "bytes"),
             "text": (3, "string"),
             "sampling_params": (4, "SamplingParams"),
             "stream": (5, "bool"),
             "mm_inputs": (7, "bytes"),
         },
-        "EmbedRequest": {"tokenized": (2, "TokenizedInput")},
+        "EmbedRequest": {"tokenized": (2, "bytes")},
     },
 )
 
@@ -65,15 +66,20 @@ def generate(message: bytes | memoryview) -> Facts:
 
 def _prompt(asked: Any) -> tuple[bytes, int]:
     """Return the canonical prompt, the same as of a completion's, and its tokens."""
-    if asked.tokenized.input_ids:
-        return _packed(asked.tokenized.input_ids)
+    if asked.tokenized:
+        return _packed(asked.tokenized)
     if not asked.text:
         raise Unreadable("no-prompt")
     key = START + b"p" + asked.text.encode()
     return key, prompt.count(key)
 
 
-def _packed(ids: Any) -> tuple[bytes, int]:
+def _packed(tokenized: bytes) -> tuple[bytes, int]:
+    if len(tokenized) > MAX_TOKENIZED_BYTES:
+        raise Unreadable("too-large")
+    ids = _MESSAGES["TokenizedInput"].FromString(tokenized).input_ids
+    if not ids:
+        raise Unreadable("no-prompt")
     if len(ids) > prompt.MAX_LISTED_COMMAS:
         raise Unreadable("too-large")
     return prompt.pack(list(ids)), len(ids)
@@ -105,9 +111,7 @@ def _features(written: bytes) -> Features | None:
 def embed(message: bytes | memoryview) -> Facts:
     """Read an embedding request, which has token ids only."""
     asked = _MESSAGES["EmbedRequest"].FromString(bytes(message))
-    if not asked.tokenized.input_ids:
-        raise Unreadable("no-prompt")
-    return Facts("", *_packed(asked.tokenized.input_ids))
+    return Facts("", *_packed(asked.tokenized))
 
 
 class VllmGrpcParser(GrpcParser):

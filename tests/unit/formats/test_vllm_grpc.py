@@ -7,7 +7,8 @@ import time
 import pytest
 
 from epp.formats import FormatSet
-from epp.formats.grpc.vllm import MAX_MEDIA_BYTES, VllmGrpcParser
+from epp.formats.grpc.vllm import MAX_MEDIA_BYTES, MAX_TOKENIZED_BYTES, VllmGrpcParser
+from epp.formats.prompt import MAX_LISTED_COMMAS
 from epp.formats.splice import rewrite_model
 from epp.model import InferenceRequest
 from tests.support.arrivals import parsed, post
@@ -96,13 +97,24 @@ def test_frames_after_the_first_are_not_read() -> None:
         pytest.param(framed(b"\x12\x05\x12"), "bad-shape", id="no protobuf"),
         pytest.param(framed(field(3, b"\xff")), "bad-shape", id="text that is no UTF-8"),
         pytest.param(framed(b""), "no-prompt", id="an empty message"),
-        pytest.param(framed(field(2, b"")), "no-prompt", id="no token ids"),
+        pytest.param(framed(field(2, b"")), "no-prompt", id="nothing tokenized"),
+        pytest.param(framed(field(2, field(1, b"text"))), "no-prompt", id="no token ids"),
     ],
 )
 def test_what_cannot_be_read_is_routed_by_load_with_the_reason(body: bytes, unread: str) -> None:
     request = grpc(body)
     assert (request.unread, request.format) == (unread, "vllm-grpc")
     assert request.prompt == b""
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [field(2, b"\x07" * (MAX_LISTED_COMMAS + 1)), bytes(MAX_TOKENIZED_BYTES + 1)],
+    ids=["too many", "too large"],
+)
+def test_more_token_ids_than_any_context_holds_are_routed_unread(ids: bytes) -> None:
+    assert read(field(2, ids)).unread == "too-large"
+    assert read(field(2, ids), EMBED).unread == "too-large"
 
 
 def test_other_content_types_are_not_read() -> None:

@@ -6,9 +6,11 @@ import asyncio
 import re
 from typing import Any
 
+from epp.clock import ManualClock
 from epp.collect.kube.leader import Leadership, lease_name
 from epp.kube.lease import Candidate
-from tests.support.chart import all_of, container, one, read, render
+from epp.kube.review import Reviewer
+from tests.support.chart import POOL, all_of, container, one, read, render
 from tests.support.clusters import (
     ALPHA_POOLS,
     OBJECTIVES,
@@ -23,13 +25,15 @@ from tests.support.pages import running, until
 from tests.support.pods import alpha_pool, inference_pool, objective, pod, rewrite, rule
 
 Rights = set[tuple[str, str, str]]
-_PATH = re.compile(r"^/(?:api|apis/([^/]+))/[^/]+/namespaces/[^/]+/([^/]+)(?:/[^/]+(/status)?)?$")
+_PATH = re.compile(
+    r"^/(?:api|apis/([^/]+))/[^/]+(?:/namespaces/[^/]+)?/([^/]+)(?:/[^/]+(/status)?)?$"
+)
 
 VERBS = {"replace": "update"}  #: of the server's requests, where rights have another word
 
 
-def granted(values: dict[str, Any]) -> Rights:
-    rules = one(render(values), "Role")["rules"]
+def granted(values: dict[str, Any], kind: str = "Role") -> Rights:
+    rules = one(render(values), kind)["rules"]
     return {
         (group, resource, verb)
         for rule in rules
@@ -96,6 +100,44 @@ def test_the_role_is_bound_to_the_account_of_the_pod_in_its_namespace() -> None:
         assert pod_spec["automountServiceAccountToken"]
         made = [account["metadata"]["name"] for account in all_of(objects, "ServiceAccount")]
         assert made == ([] if name == "high-availability" else [subject["name"]])
+
+
+AUTH: dict[str, Any] = {"monitoring": {"auth": True, "enabled": True}}
+
+
+def test_if_the_cluster_is_asked_about_readers_a_cluster_role_grants_just_that() -> None:
+    async def main() -> Rights:
+        async with FakeKube() as kube:
+            kube.reviews.users = {"token": "reader"}
+            await Reviewer(kube.access(), ManualClock()).review("token", "get", "/metrics")
+            return used(kube.requests)
+
+    values = {**read("gateway"), **AUTH}
+    assert granted(values, "ClusterRole") == asyncio.run(main())
+    assert granted(values) == granted(read("gateway"))
+    objects = render(values)
+    assert "--metrics-endpoint-auth=true" in container(objects)["args"]
+    binding = one(objects, "ClusterRoleBinding")
+    assert binding["roleRef"]["name"] == one(objects, "ClusterRole")["metadata"]["name"]
+    assert binding["subjects"] == one(objects, "RoleBinding")["subjects"]
+    (scrape,) = one(objects, "ServiceMonitor")["spec"]["endpoints"]
+    assert scrape["bearerTokenFile"] == "/var/run/secrets/kubernetes.io/serviceaccount/token"
+
+
+def test_it_is_not_asked_and_nothing_is_granted_unless_told() -> None:
+    objects = render(read("gateway"))
+    assert "--metrics-endpoint-auth=false" in container(objects)["args"]
+    flags = {"router": {"epp": {"flags": {"metrics-endpoint-auth": "true"}}}}
+    assert "--metrics-endpoint-auth=true" in container(render({**POOL, **flags}))["args"]
+    assert all_of(objects, "ClusterRole") == all_of(objects, "ClusterRoleBinding") == []
+
+
+def test_a_picker_of_fixed_endpoints_that_asks_about_readers_gets_a_token_and_no_role() -> None:
+    objects = render({**read("fixed-endpoints"), **AUTH})
+    spec = one(objects, "Deployment", "qwen-epp")["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"]
+    assert all_of(objects, "Role") == []
+    assert one(objects, "ClusterRoleBinding")["subjects"][0]["name"] == spec["serviceAccountName"]
 
 
 def test_the_network_policy_admits_the_ports_of_the_picker() -> None:

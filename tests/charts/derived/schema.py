@@ -19,7 +19,7 @@ TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 SET_ELSEWHERE = [
     "grpc-port", "grpc-health-port", "metrics-port", "pool-name", "pool-namespace", "pool-group",
     "endpoints", "config-file", "cert-path", "drain-timeout", "secure-serving",
-    "ha-enable-leader-election",
+    "ha-enable-leader-election", "metrics-endpoint-auth",
 ]  # fmt: skip
 """Flags that are values of their own; twice, one would silently win."""
 

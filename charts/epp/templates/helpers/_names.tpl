@@ -58,7 +58,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- /* "true" if the picker asks the cluster's API anything. */ -}}
 {{- define "epp.asksCluster" -}}
-{{- if or .values.picker.leaderElection (not .values.picker.endpoints) -}}true{{- end -}}
+{{- if or .values.picker.leaderElection .values.monitoring.auth (not .values.picker.endpoints) -}}true{{- end -}}
 {{- end -}}
 
 {{- define "epp.sidecar" -}}
@@ -91,4 +91,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $flags := include "epp.flags" . | fromYaml -}}
 {{- $told := get $flags "secure-serving" | default "true" -}}
 {{- if and .values.picker.tls.enabled (ne $told "false") (not (include "epp.sidecar" .)) -}}true{{- end -}}
+{{- end -}}
+
+{{- /* The ClusterRole for reviews: its name is the whole cluster's. */ -}}
+{{- define "epp.reviews" -}}
+{{- printf "%s-%s-reviews" .Release.Namespace (include "epp.name" .) -}}
 {{- end -}}

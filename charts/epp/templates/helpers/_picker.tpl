@@ -17,6 +17,7 @@
 - --grpc-port={{ int $ports.extProc }}
 - --grpc-health-port={{ int $ports.health }}
 - --metrics-port={{ int $ports.metrics }}
+- --metrics-endpoint-auth={{ get (include "epp.flags" . | fromYaml) "metrics-endpoint-auth" | default $v.monitoring.auth }}
 - --secure-serving={{ include "epp.tls" . | default "false" }}
 {{- if and (include "epp.tls" .) $v.picker.tls.secretName }}
 - --cert-path=/certificates
@@ -36,7 +37,7 @@
 - --plugin-path=/config/{{ $name }}
 {{- end }}
 {{- end }}
-{{- range $name, $value := omit (include "epp.flags" . | fromYaml) "secure-serving" }}
+{{- range $name, $value := omit (include "epp.flags" . | fromYaml) "secure-serving" "metrics-endpoint-auth" }}
 - {{ printf "--%s=%s" $name $value | quote }}
 {{- end }}
 {{- end -}}

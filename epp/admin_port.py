@@ -18,7 +18,7 @@ from aiohttp import web
 
 from epp.clock import Clock
 from epp.errors import ConfigError
-from epp.extproc.tls import CERTIFICATE, KEY, read_pair
+from epp.extproc.tls import CERTIFICATE, KEY, pair_stamp, read_pair
 from epp.kube.access import Access
 from epp.kube.errors import KubeError
 from epp.kube.review import Reviewer
@@ -138,13 +138,13 @@ class _Reloading:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._seen = self._stamp()
+        self._seen = pair_stamp(directory)
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.context.load_cert_chain(directory / CERTIFICATE, directory / KEY)
         self.context.sni_callback = self._look
 
     def _look(self, _socket: object, _name: object, _context: object) -> None:
-        stamp = self._stamp()
+        stamp = pair_stamp(self._directory)
         if stamp == self._seen:
             return
         try:
@@ -154,10 +154,3 @@ class _Reloading:
             log.warning("keeping the metrics certificate in use: %s", error)
             return
         self._seen = stamp
-
-    def _stamp(self) -> tuple[object, ...]:
-        try:
-            stats = [(self._directory / name).stat() for name in (CERTIFICATE, KEY)]
-        except OSError:
-            return ()
-        return tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in stats)

@@ -42,8 +42,8 @@ class Exchange:
 
     __slots__ = (
         "_book", "_clock", "_ended_at", "_first_byte_at", "_observers", "_on_error",
-        "_reservations", "_status", "_streamed", "attempts", "ended", "flags", "pick", "picked_at", "request",
-        "response_bytes", "served", "tail", "usage",
+        "_reservations", "_status", "attempts", "ended", "flags", "pick", "picked_at",
+        "request", "response_bytes", "served", "streamed", "tail", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -75,12 +75,7 @@ class Exchange:
         self._status: int | None = None
         self._first_byte_at: float | None = None
         self.response_bytes: int | None = None  #: of the body, as far as seen
-        self._streamed = False
-
-    @property
-    def streamed(self) -> bool:
-        """Whether the answer is an event stream, as far as seen."""
-        return self._streamed
+        self.streamed = False  #: the answer is an event stream, as far as seen
 
     def open(self) -> None:
         """Begin: the request is about to be forwarded."""
@@ -101,7 +96,7 @@ class Exchange:
     def response_head(self, status: int | None, *, streamed: bool, served: str = "") -> None:
         """Note the response's head. ``streamed``: it is an event stream."""
         self._status = status
-        self._streamed = streamed
+        self.streamed = streamed
         self.response_bytes = 0
         self.served = served or self.served
         self._follow()
@@ -118,7 +113,7 @@ class Exchange:
             self.usage = told.usage
         if told.response_bytes is not None:
             self.response_bytes = told.response_bytes
-        self._streamed |= told.streamed
+        self.streamed |= told.streamed
         self.attempts = told.attempts
         self.flags = told.flags
 
@@ -173,7 +168,7 @@ class Exchange:
             served=served or self.served,
             first_byte_at=self._first_byte_at,
             response_bytes=self.response_bytes,
-            streamed=self._streamed,
+            streamed=self.streamed,
             usage=self.usage,
             picked_at=self.picked_at,
             attempts=self.attempts,

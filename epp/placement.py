@@ -83,17 +83,17 @@ async def stay_together() -> None:
     choice = Choice()
     while len(allowed) > 1:
         try:
-            cpu = choice.take(look(_read(), allowed), time.monotonic())
-            if cpu is not None:
-                _place(cpu)
+            _look_and_place(choice, allowed)
         except (OSError, ValueError, IndexError) as error:
             log.info("the picker's threads are not kept on one CPU: %s", error)
             return
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def _read() -> str:
-    return _STAT.read_text()
+def _look_and_place(choice: Choice, allowed: set[int]) -> None:
+    cpu = choice.take(look(_STAT.read_text(), allowed), time.monotonic())
+    if cpu is not None:
+        _place(cpu)
 
 
 def look(stat: str, allowed: set[int]) -> Look:

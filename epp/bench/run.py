@@ -91,8 +91,7 @@ CEILINGS = {
 
 def run(parsed: argparse.Namespace) -> int:
     """Run the chosen cases; return 1 if an error or a gross regression was seen."""
-    console = Console()
-    console = Console(width=max(console.width, WIDTH))
+    console = Console(width=max(Console().width, WIDTH))
     chosen = set(filter(None, parsed.only.split(",")))
     known = {case.name for case in CASES} | set(INSIDE)
     if unknown := chosen - known:

@@ -100,7 +100,7 @@ class Session:
 
     __slots__ = (
         "_budget", "_chunks", "_error_format", "_headers", "_held", "_id", "_max_body_bytes",
-        "_new_id", "_original", "_replies", "_request_mode", "_size", "_subset", "_told",
+        "_new_id", "_original", "_replies", "_request_mode", "_subset", "_told",
         "_trailers", "finished", "made_id", "request", "response", "response_mode", "spurious",
     )  # fmt: skip
 
@@ -128,8 +128,7 @@ class Session:
         self._id = ""
         self._subset: tuple[str, ...] | None = None
         self._chunks: list[bytes] = []
-        self._size = 0  #: bytes in `_chunks`
-        self._held = 0  #: bytes taken from the budget
+        self._held = 0  #: bytes gathered, taken from the budget
         self._original: bytes | None = None  #: the whole body; None if it was not shown to us
         self._trailers = False  #: trailers, not a flag, ended the request
         self._replies: list[Reply] = []
@@ -333,10 +332,9 @@ class Session:
         self._budget.check(size)
 
     def _gather(self, data: bytes) -> None:
-        self._size += len(data)
-        self._check_size(self._size)
+        self._check_size(self._held + len(data))
         self._budget.take(len(data))
-        self._held = self._size
+        self._held += len(data)
         self._chunks.append(data)
 
     def _check_size(self, size: int) -> None:

@@ -87,17 +87,26 @@ def read_pair(directory: Path) -> Pair:
     return key, chain
 
 
+def pair_stamp(directory: Path) -> tuple[object, ...]:
+    """Return what differs once the pair's files have changed; () if one is missing."""
+    try:
+        stats = [(directory / name).stat() for name in (CERTIFICATE, KEY)]
+    except OSError:
+        return ()
+    return tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in stats)
+
+
 class _Files:
     """A pair on disk, read again when it changed. Called by gRPC's own threads."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._seen = self._stamp()
+        self._seen = pair_stamp(directory)
         self.first = _configuration(read_pair(directory))
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
         """Return the pair to use from now on, or None if it is the same."""
-        stamp = self._stamp()
+        stamp = pair_stamp(self._directory)
         if stamp == self._seen:
             return None
         try:
@@ -108,13 +117,6 @@ class _Files:
         self._seen = stamp
         log.info("read the TLS certificate in %s again", self._directory)
         return _configuration(pair)
-
-    def _stamp(self) -> tuple[object, ...]:
-        try:
-            stats = [(self._directory / name).stat() for name in (CERTIFICATE, KEY)]
-        except OSError:
-            return ()
-        return tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in stats)
 
 
 def _configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:

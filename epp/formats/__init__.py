@@ -7,8 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 
 from epp.formats import multipart
 from epp.formats.anthropic import AnthropicParser
@@ -17,7 +16,7 @@ from epp.formats.grpc.vertex import VertexAIParser
 from epp.formats.grpc.vllm import VllmGrpcParser
 from epp.formats.openai import OpenAIParser
 from epp.formats.passthrough import PassthroughParser
-from epp.formats.reading import Parser
+from epp.formats.reading import Parser, remembered
 from epp.formats.rerank import RerankParser
 from epp.model import Arrival, InferenceRequest
 
@@ -52,16 +51,14 @@ class FormatSet:
 
     def __init__(self, parsers: Sequence[Parser] = ()) -> None:
         self._parsers = (*(parsers or DEFAULTS), RerankParser())
-        # Few paths make up the traffic; a client that makes them up costs 5 us a request.
-        self._parser_for: Callable[[str], Parser] = lru_cache(maxsize=256)(self._find)
+        self._parser_for = remembered(self._find)
 
     def parse(self, arrival: Arrival, now: float) -> InferenceRequest:
         """See `pipeline.Formats.parse`."""
         path = path_of(arrival)
         if multipart.is_multipart(arrival):
             return multipart.parse(arrival, path, now)
-        parser = self._parser_for(path) if len(path) <= 256 else self._find(path)
-        return parser.parse(arrival, path, now)
+        return self._parser_for(path).parse(arrival, path, now)
 
     def _find(self, path: str) -> Parser:
         best, longest = _PASSTHROUGH, 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,25 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from epp.build import Parts, configure
-from epp.catalog import NOT_YET, Catalog
+from epp.build import configure
+from epp.catalog import NOT_YET
 from epp.check import check
-from epp.clock import ManualClock
 from epp.errors import ConfigError
-from epp.ledger import Ledger
-from epp.pool import Pool
 from epp.schedule.scorers import SCORERS
-from tests.support.replayed import CONFIGS, replay
+from tests.support.replayed import ANY_PARTS, CONFIGS, replay
 
 ROOT = Path(__file__).parents[2]
-PARTS = Parts(
-    clock=ManualClock(),
-    random=random.Random(),
-    ledger=Ledger(),
-    pool=Pool(),
-    catalog=Catalog(),
-    allow_experimental=True,
-)
 
 NEEDS: dict[str, dict[str, Any]] = {
     "header-label-affinity-scorer": {"headerName": "x-tier", "labelKey": "tier"},
@@ -58,20 +46,20 @@ def test_b188_a_scorer_enabled_alone_starts_and_picks(scorer: str) -> None:
 )
 def test_b188_or_says_what_is_missing(scorer: str, missing: str) -> None:
     with pytest.raises(ConfigError, match=rf"{missing}.* - at `\$\.plugins\[0\]"):
-        configure(f"plugins: [{{type: {scorer}}}]", PARTS)
+        configure(f"plugins: [{{type: {scorer}}}]", ANY_PARTS)
 
 
 def test_b188_a_scorer_that_reads_from_nobody_is_refused() -> None:
     text = "plugins: [{type: SCORER, parameters: {prefixMatchInfoProducerName: no-such}}]"
     for scorer in ("prefix-cache-scorer", "no-hit-lru-scorer", "token-load-scorer"):
         with pytest.raises(ConfigError, match=r"no plugin is named 'no-such'.*ProducerName`"):
-            configure(text.replace("SCORER", scorer), PARTS)
+            configure(text.replace("SCORER", scorer), ANY_PARTS)
 
 
 def test_b188_a_scorer_that_reads_from_an_ignored_plugin_is_told_of() -> None:
     name = "burst-prefix-cache-producer"
     scorer = f"{{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: {name}}}}}"
-    _, pipeline = configure(f"plugins: [{{type: {name}}}, {scorer}]", PARTS)
+    _, pipeline = configure(f"plugins: [{{type: {name}}}, {scorer}]", ANY_PARTS)
     ignored, reads = pipeline.warnings
     assert ignored.startswith(f"plugin '{name}' is ignored")
     assert reads.startswith(f"plugin 'prefix-cache-scorer' reads prefix matches of '{name}'")
@@ -96,7 +84,7 @@ SAMPLES = dict(samples())
 @pytest.mark.parametrize("name", SAMPLES)
 def test_b189_every_sample_loads(name: str) -> None:
     """A mistyped plugin name in a sample stopped the scheduler from starting (kserve PR 5411)."""
-    loaded, pipeline = configure(SAMPLES[name], PARTS)
+    loaded, pipeline = configure(SAMPLES[name], ANY_PARTS)
     assert loaded.config.plugins
     assert pipeline.scheduler.profiles
 
@@ -110,7 +98,7 @@ def test_b189_a_mistyped_plugin_is_refused_with_the_right_name(typed: str, meant
     text = f"plugins: [{{type: random-picker}}, {{type: {typed}}}]"
     said = f"unknown plugin type '{typed}', did you mean '{meant}'? - at `$.plugins[1].type`"
     with pytest.raises(ConfigError, match=re.escape(said)):
-        configure(text, PARTS)
+        configure(text, ANY_PARTS)
 
 
 OLD_NAMES = {
@@ -133,7 +121,7 @@ def test_b192_an_old_plugin_name_works_with_a_warning_or_is_refused_with_the_new
 ) -> None:
     """No start after an upgrade: a type's name differs between releases (kserve PR 5545)."""
     try:
-        loaded, _ = configure(f"plugins: [{{type: {old}}}]", PARTS)
+        loaded, _ = configure(f"plugins: [{{type: {old}}}]", ANY_PARTS)
     except ConfigError as error:
         assert f"type {old} is read as" in str(error)
         assert new in str(error)
@@ -147,7 +135,7 @@ def test_b192_old_names_are_no_types_of_today() -> None:
         "pd-profile-handler",
         "tokenizer",
     }  # read for what has no successor
-    assert {old for old in OLD_NAMES if PARTS.catalog.get(old) or old in NOT_YET} == kept
+    assert {old for old in OLD_NAMES if ANY_PARTS.catalog.get(old) or old in NOT_YET} == kept
 
 
 def starts(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> bool:
@@ -210,4 +198,4 @@ def test_b193_a_handler_without_its_profile_does_not_wait_for_the_first_request(
     text = f"plugins: [{{type: {handler}}}]\nschedulingProfiles: [{{name: other}}]"
     said = r"runs profile 'decode', which is not configured: there is other$"
     with pytest.raises(ConfigError, match=said):
-        configure(text, PARTS)
+        configure(text, ANY_PARTS)

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 
 from epp.clock import Clock, ManualClock
 from epp.ledger import Ledger
-from epp.model import CacheInfo, Endpoint, EndpointId, InferenceRequest, Load, LoraInfo, Pick
+from epp.model import (
+    CacheInfo,
+    Ending,
+    Endpoint,
+    EndpointId,
+    InferenceRequest,
+    Load,
+    LoraInfo,
+    Pick,
+)
 from epp.plugin import Tools
 
 
@@ -76,3 +85,17 @@ def tools(
         ledger=ledger or Ledger(),
         plugins=plugins or {},
     )
+
+
+class Diary:
+    """An observer that writes down how exchanges ended."""
+
+    def __init__(self) -> None:
+        self.picks: list[Pick] = []
+        self.endings: list[Ending] = []
+
+    def picked(self, request: InferenceRequest, pick: Pick) -> None:
+        self.picks.append(pick)
+
+    def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
+        self.endings.append(ending)

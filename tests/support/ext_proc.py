@@ -20,7 +20,7 @@ from epp.extproc.server import ExtProcService
 from epp.flow.gate import Gate
 from epp.headers import DESTINATION, DESTINATION_NAMESPACE
 from epp.ledger import Ledger
-from epp.model import Arrival, Ending, Endpoint, InferenceRequest, Pick
+from epp.model import Arrival, Endpoint, InferenceRequest, Pick
 from epp.pipeline import Pipeline
 from epp.plugin import Observer, Profiles
 from epp.pool import Pool
@@ -89,20 +89,6 @@ class OneProfile:
         return Pick(chosen, headers=self._headers, profile="default")
 
 
-class Diary:
-    """An observer that writes down how exchanges ended."""
-
-    def __init__(self) -> None:
-        self.picks: list[Pick] = []
-        self.endings: list[Ending] = []
-
-    def picked(self, request: InferenceRequest, pick: Pick) -> None:
-        self.picks.append(pick)
-
-    def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
-        self.endings.append(ending)
-
-
 class Adopted:
     """Keeps the exchanges whose answer goes by unseen."""
 
@@ -132,7 +118,7 @@ class Picker:
         for endpoint in [build.endpoint("a")] if endpoints is None else endpoints:
             self.pool.put(endpoint)
         self.ledger = Ledger()
-        self.diary = Diary()
+        self.diary = build.Diary()
         self.unseen = Adopted()
         self.formats = formats or PlainFormats()
         picker = MaxScorePicker(

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from epp.build import Parts, configure
+from epp.catalog import Catalog
 from epp.clock import ManualClock
 from epp.exchange import Exchange
 from epp.ledger import Ledger
@@ -27,6 +28,15 @@ from tests.support import build
 REQUESTS = 240
 IN_FLIGHT = 7
 ROLES = {"d1": "decode", "d2": "decode", "x": "", "p1": "prefill", "p2": "prefill", "b": "both"}
+ANY_PARTS = Parts(
+    clock=ManualClock(),
+    random=random.Random(),
+    ledger=Ledger(),
+    pool=Pool(),
+    catalog=Catalog(),
+    allow_experimental=True,
+)
+"""For configurations that are only to be built."""
 CONFIGS = Path(__file__).parents[1] / "data" / "config"
 
 

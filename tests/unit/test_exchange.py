@@ -12,24 +12,13 @@ FIRST = build.endpoint("first", host="10.0.0.1")
 SECOND = build.endpoint("second", host="10.0.0.2")
 
 
-class Diary:
-    def __init__(self) -> None:
-        self.endings: list[Ending] = []
-
-    def picked(self, request: InferenceRequest, pick: Pick) -> None:
-        pass
-
-    def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
-        self.endings.append(ending)
-
-
 class World:
     """A request that arrived at 100.0 and was picked at 100.5."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(100.5)
         self.ledger = Ledger()
-        self.diary = Diary()
+        self.diary = build.Diary()
         request = build.request(arrived_at=100.0, prompt_tokens=7)
         self.exchange = Exchange(
             request,

@@ -10,25 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from epp.build import Parts, configure
-from epp.catalog import Catalog
-from epp.clock import ManualClock
+from epp.build import configure
 from epp.errors import ConfigError
-from epp.ledger import Ledger
-from epp.pool import Pool
-from tests.support.replayed import CONFIGS
+from tests.support.replayed import ANY_PARTS, CONFIGS
 
 NONSENSE = (None, 0, -1, 1.5, True, "", "x", [], [None], [{}], {}, {"x": 1}, {"type": "x"}, [["x"]])
 FILES = sorted([*CONFIGS.glob("dialects/*.yaml"), *CONFIGS.glob("shapes/*.yaml")])
 EACH = 40  #: broken copies of each file
-PARTS = Parts(
-    clock=ManualClock(),
-    random=random.Random(),
-    ledger=Ledger(),
-    pool=Pool(),
-    catalog=Catalog(),
-    allow_experimental=True,
-)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -61,7 +49,7 @@ def test_nonsense_in_any_place_is_refused_or_used(file: Any) -> None:
     for path, nonsense in chosen:
         text = yaml.safe_dump(broken(raw, path, nonsense))
         try:
-            configure(text, PARTS)
+            configure(text, ANY_PARTS)
         except ConfigError:
             refused += 1
         except Exception as error:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import msgspec
 
 from epp.clock import ManualClock
 from epp.exchange import Exchange
 from epp.feedback.unseen import EARLY_ENTRIES, MAX_AGE, RELEASED, Entry, Unseen
 from epp.ledger import Ledger
-from epp.model import Ending, Endpoint, InferenceRequest, Outcome, Pick, Usage
+from epp.model import Endpoint, Outcome, Pick, Usage
 from epp.pool import Pool
 from tests.support import build
-
-
-@dataclass
-class Diary:
-    endings: list[Ending] = field(default_factory=list)
-
-    def picked(self, request: InferenceRequest, pick: Pick) -> None:
-        pass
-
-    def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
-        self.endings.append(ending)
 
 
 class World:
@@ -35,7 +22,7 @@ class World:
         self.endpoint = build.endpoint("a", queued=None)
         self.pool.put(self.endpoint)
         self.ledger = Ledger()
-        self.diary = Diary()
+        self.diary = build.Diary()
         self.unseen = Unseen(self.pool, self.clock)
 
     def exchange(self, request_id: str = "r-1") -> Exchange:

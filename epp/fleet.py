@@ -65,20 +65,24 @@ def envoy_binary() -> str:
     return found
 
 
+_ungiven = iter(random.sample(FREE_PORTS, len(FREE_PORTS)))
+
+
 def free_port() -> int:
-    """A loopback port that nobody uses at the moment.
+    """A loopback port that nobody uses at the moment and that was not given before.
 
     It is below those that the system gives to outgoing connections (Linux: from 32768), so that
-    none takes it before it is listened on.
+    none takes it before it is listened on; and a process gets it once, since whoever asked first
+    may listen on it only later.
 
     Raises:
-        OSError: a hundred ports were all in use.
+        OSError: every port was given before or is in use.
     """
-    for port in random.sample(FREE_PORTS, 100):
+    for port in _ungiven:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise OSError(f"no free port of a hundred tried between {FREE_PORTS[0]} and {FREE_PORTS[-1]}")
+    raise OSError(f"no free port between {FREE_PORTS[0]} and {FREE_PORTS[-1]}")
 
 
 @contextlib.asynccontextmanager

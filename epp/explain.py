@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import urllib.error
+import argparse
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from epp.asking import Admin, admin_of, ask
 from epp.errors import ConfigError
 
 PATIENCE_SECONDS = 5.0
@@ -26,8 +24,8 @@ Receipt = Mapping[str, Any]  #: see `observe.receipts`
 Row = Mapping[str, Any]  #: one endpoint of a receipt's profile
 
 
-def run(request_id: str, admin: str) -> int:
-    """Print what the picker at ``admin`` knows of a request; return the exit status.
+def run(parsed: argparse.Namespace) -> int:
+    """Print what the picker knows of request ``parsed.id``; return the exit status.
 
     Raises:
         ConfigError: the picker cannot be asked, or keeps no decision about it.
@@ -35,30 +33,23 @@ def run(request_id: str, admin: str) -> int:
     console = Console()
     if console.width < LEAST_WIDTH:
         console = Console(width=LEAST_WIDTH)  # a folded line can be read, a lost column cannot
-    for part in explained(fetch(request_id, admin)):
+    for part in explained(fetch(parsed.id, admin_of(parsed))):
         console.print(part)
     return 0
 
 
-def fetch(request_id: str, admin: str) -> Receipt:
+def fetch(request_id: str, admin: Admin) -> Receipt:
     """Ask the picker.
 
     Raises:
         ConfigError: it cannot be asked, or keeps no decision about this request.
     """
     query = urllib.parse.urlencode({"request_id": request_id}, errors="surrogateescape")
-    url = f"{admin.rstrip('/')}/debug/explain?{query}"
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"--admin: {admin!r} is no http:// address")
+    body = ask(admin, f"/debug/explain?{query}", seconds=PATIENCE_SECONDS)
     try:
-        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310
-            return dict(msgspec.json.decode(answer.read()))
-    except urllib.error.HTTPError as error:
-        with contextlib.suppress(msgspec.DecodeError, AttributeError):
-            raise ConfigError(f"{admin}: {msgspec.json.decode(error.read())['error']}") from error
-        raise ConfigError(f"{admin} answered {error.code}: is it a picker?") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ConfigError(f"cannot ask {admin}: {error}") from error
+        return dict(msgspec.json.decode(body))
+    except (msgspec.DecodeError, TypeError, ValueError) as error:
+        raise ConfigError(f"{admin.url} does not answer as a picker does: {error}") from error
 
 
 def explained(receipt: Receipt) -> Iterator[RenderableType]:

@@ -120,9 +120,7 @@ def _run_bench(parsed: argparse.Namespace) -> int:
 
 def _top(verbs: Any) -> None:
     top = verbs.add_parser("top", help="show what a running picker does, each second")
-    top.add_argument(
-        "--admin", default="http://127.0.0.1:9090", metavar="URL", help="its metrics port"
-    )
+    _add_admin(top)
     top.add_argument("--once", action="store_true", help="print once, all pods, and exit")
     top.add_argument(
         "--sort", default="name", metavar="COLUMN",
@@ -142,13 +140,28 @@ def _run_top(parsed: argparse.Namespace) -> int:
 def _explain(verbs: Any) -> None:
     explain = verbs.add_parser("explain", help="say why a request went where it went")
     explain.add_argument("id", metavar="ID", help="its x-request-id")
-    explain.add_argument(
-        "--admin", default="http://127.0.0.1:9090", metavar="URL", help="the picker's metrics port"
-    )
+    _add_admin(explain)
     explain.set_defaults(run=_run_explain)
 
 
 def _run_explain(parsed: argparse.Namespace) -> int:
     from epp.explain import run  # noqa: PLC0415
 
-    return run(parsed.id, parsed.admin)
+    return run(parsed)
+
+
+def _add_admin(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that `asking.admin_of` reads."""
+    parser.add_argument(
+        "--admin", default="http://127.0.0.1:9090", metavar="URL", help="the picker's metrics port"
+    )
+    parser.add_argument(
+        "--token-file", default="", metavar="FILE",
+        help="holds a token that may read the port (kubectl create token NAME > FILE)",
+    )  # fmt: skip
+    parser.add_argument("--ca-file", default="", metavar="FILE", help="who signed its certificate")
+    parser.add_argument("--cert-file", default="", metavar="FILE", help="our certificate")
+    parser.add_argument("--key-file", default="", metavar="FILE", help="the key of --cert-file")
+    parser.add_argument(
+        "--insecure", action="store_true", help="believe whatever certificate the picker shows"
+    )

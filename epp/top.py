@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import http.client
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +14,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from epp.asking import Admin, Refused, admin_of, ask
 from epp.errors import ConfigError
 
+PATH = "/debug/live"
+SERVER_ERROR = 500  #: statuses from here on may pass
 PERIOD_SECONDS = 1.0
 PATIENCE_SECONDS = 3.0
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -102,34 +103,31 @@ def run(parsed: argparse.Namespace) -> int:
     """Show the picker at ``parsed.admin`` until interrupted, or once; return the exit status.
 
     Raises:
-        ConfigError: with ``--once``, the picker gives no usable answer.
+        ConfigError: there is no picker, or, with ``--once``, it gives no usable answer.
     """
+    admin = admin_of(parsed)
     console = Console()
     if not console.is_terminal:
         console = Console(width=FILE_WIDTH)
     if parsed.once:
-        for part in render(ask(parsed.admin), View(sort=parsed.sort, width=console.width)):
+        for part in render(fetch(admin), View(sort=parsed.sort, width=console.width)):
             console.print(part)
         return 0
     with contextlib.suppress(KeyboardInterrupt):
-        _follow(parsed, console)
+        _follow(admin, console, parsed.sort)
     return 0
 
 
-def ask(admin: str) -> Answer:
-    """Ask the picker whose admin port is at the URL ``admin``.
+def fetch(admin: Admin) -> Answer:
+    """Ask the picker.
 
     Raises:
         ConfigError: it does not answer within `PATIENCE_SECONDS`, or not as a picker does.
     """
-    url = f"{admin if '://' in admin else f'http://{admin}'}".rstrip("/") + "/debug/live"
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{url} is not an http URL")
     try:
-        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 - checked
-            return msgspec.json.decode(answer.read(), type=Answer)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ConfigError(f"{url} does not answer as a picker does: {error}") from error
+        return msgspec.json.decode(ask(admin, PATH, seconds=PATIENCE_SECONDS), type=Answer)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{admin.url}{PATH} is not as a picker has it: {error}") from error
 
 
 def render(answer: Answer, view: View) -> Sequence[RenderableType]:
@@ -172,15 +170,25 @@ def line(points: Sequence[float | None], *, most: float = 0.0) -> str:
     return "".join(" " if p is None else BLOCKS[round(p / top * steps)] for p in points)
 
 
-def _follow(parsed: argparse.Namespace, console: Console) -> None:
+def _follow(admin: Admin, console: Console, sort: str) -> None:
+    """Show it each second; once it answered, or says that it cannot yet, until interrupted.
+
+    Raises:
+        ConfigError: nobody answers at all, or somebody else does.
+    """
+    known = False
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         while True:
             began = time.monotonic()
             try:
                 rows = max(console.height - ABOVE, 1)
-                view = View(sort=parsed.sort, rows=rows, width=console.width)
-                parts = render(ask(parsed.admin), view)
+                view = View(sort=sort, rows=rows, width=console.width)
+                parts = render(fetch(admin), view)
+                known = True
             except ConfigError as error:
+                known = known or (isinstance(error, Refused) and error.status >= SERVER_ERROR)
+                if not known:
+                    raise
                 parts = [Text(str(error), style="red")]
             live.update(Group(*parts), refresh=True)
             time.sleep(max(PERIOD_SECONDS - (time.monotonic() - began), 0.1))

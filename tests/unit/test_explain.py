@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from epp import explain
+from epp.asking import Admin
 from epp.cli import main
 from epp.errors import ConfigError
 
@@ -151,23 +152,24 @@ def test_the_picker_is_asked_for_the_id_as_it_was_given(capsys: Any) -> None:
     [
         (404, b'{"error": "no decision about r 1&x is kept"}', "no decision about"),
         (404, b"404: Not Found", "answered 404: is it a picker?"),
-        (200, b"<html>", "cannot ask"),
+        (200, b"<html>", "does not answer as a picker does"),
+        (200, b"3", "does not answer as a picker does"),
     ],
-    ids=["unknown", "another server", "no JSON"],
+    ids=["unknown", "another server", "no JSON", "no object"],
 )
 def test_a_picker_that_cannot_tell_is_an_error_that_says_why(
     status: int, body: bytes, said: str
 ) -> None:
     with picker(status, body) as url, pytest.raises(ConfigError, match=said):
-        explain.fetch("r 1&x", url)
+        explain.fetch("r 1&x", Admin(url=url))
 
 
 def test_an_id_that_is_not_utf_8_can_be_asked_for() -> None:
     with pytest.raises(ConfigError, match="cannot ask"):
-        explain.fetch("r\udcff", "http://127.0.0.1:1")
+        explain.fetch("r\udcff", Admin(url="http://127.0.0.1:1"))
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:9090", "file:///etc/passwd", "http://127.0.0.1:1"])
+@pytest.mark.parametrize("url", ["127.0.0.1:1", "file:///etc/passwd", "http://127.0.0.1:1"])
 def test_an_address_that_cannot_be_asked_is_an_error(url: str) -> None:
     with pytest.raises(ConfigError):
-        explain.fetch("r", url)
+        explain.fetch("r", Admin(url=url))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from epp.arguments import add_options, read_options
+from epp.errors import ConfigError
 from epp.gateway.options import GatewayOptions
 from epp.gateway.render import render
 
@@ -34,6 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the bootstrap."""
-    print(render(read_options(parsed, GatewayOptions)), end="")  # noqa: T201
+    """Print the bootstrap.
+
+    Raises:
+        ConfigError: flags contradict each other, or one would do nothing.
+    """
+    options = read_options(parsed, GatewayOptions)
+    if options.endpoints and options.mode != "direct" and options.routing == "original-dst":
+        raise ConfigError(
+            "--endpoints are for --mode=direct and --routing=override-host: with original-dst the "
+            "picker alone knows them"
+        )
+    print(render(options), end="")  # noqa: T201
     return 0

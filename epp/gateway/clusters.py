@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from envoy_data_plane.envoy.config.cluster.v3 import (
@@ -52,6 +53,7 @@ from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPath
 from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any as Packed
 
+from epp.collect.parse.endpoints import parse_addresses
 from epp.errors import ConfigError
 from epp.gateway.options import GatewayOptions
 from epp.headers import DESTINATION, DESTINATION_NAMESPACE, SERVED
@@ -147,7 +149,7 @@ def engines(options: GatewayOptions) -> Cluster:
         return cluster
     if not options.endpoints:
         raise ConfigError("--endpoints HOST:PORT,... is needed with direct and override-host")
-    places = [split(endpoint) for endpoint in options.endpoints]
+    places = places_of(options.endpoints)
     cluster.type = _discovery(*(host for host, _ in places))
     cluster.load_assignment = _assignment(ENGINES, places)
     if options.mode == "direct":
@@ -157,16 +159,16 @@ def engines(options: GatewayOptions) -> Cluster:
     return cluster
 
 
-def split(endpoint: str) -> tuple[str, int]:
-    """Split ``host:port``; IPv6 hosts are in brackets.
+def places_of(endpoints: Sequence[str]) -> list[tuple[str, int]]:
+    """Split ``host:port`` each; IPv6 hosts are in brackets there, and without them here.
 
     Raises:
-        ConfigError: it is not of that form.
+        ConfigError: one is not of that form, or is there twice.
     """
-    host, colon, port = endpoint.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise ConfigError(f"endpoint {endpoint!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
+    try:
+        return [(each.host, each.port) for each in parse_addresses(",".join(endpoints))]
+    except ValueError as error:
+        raise ConfigError(f"--endpoints: {error}") from error
 
 
 def _override_host() -> LoadBalancingPolicy:

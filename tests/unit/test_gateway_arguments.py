@@ -1,0 +1,48 @@
+"""The flags of ``epp gateway`` that contradict each other, or are not of their form."""
+
+from __future__ import annotations
+
+import pytest
+
+from epp import cli
+
+
+@pytest.mark.parametrize("mode", ["lean", "stock"])
+def test_endpoints_that_nobody_would_read_are_refused(
+    mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["gateway", f"--mode={mode}", "--endpoints=127.0.0.1:8000"]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("epp gateway: --endpoints are for --mode=direct and --routing=")
+
+
+@pytest.mark.parametrize("ways", [["--mode=direct"], ["--routing=override-host"]])
+@pytest.mark.parametrize(
+    "endpoints",
+    ["foo", "http://engine:8000", "engine:0", "engine:65536", ":8000", "::1:8000", "a b:80",
+     "10.0.0.1:8000,10.0.0.1:8000", "engine:\u0663"],
+)  # fmt: skip
+def test_an_endpoint_that_is_no_host_and_port_is_named(
+    endpoints: str, ways: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["gateway", *ways, f"--endpoints={endpoints}"]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("epp gateway: --endpoints: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("ways", [["--mode=direct"], ["--routing=override-host"]])
+def test_an_endpoint_may_be_a_name_or_ipv6(
+    ways: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["gateway", *ways, "--endpoints=[2001:db8::1]:8000"]) == 0
+    assert "address: 2001:db8::1\n" in capsys.readouterr().out
+    assert cli.main(["gateway", *ways, "--endpoints=engine-0.models.svc:8000"]) == 0
+    assert "address: engine-0.models.svc\n" in capsys.readouterr().out
+
+
+def test_no_endpoints_where_they_are_needed_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["gateway", "--mode=direct"]) == 2
+    assert "--endpoints HOST:PORT,... is needed" in capsys.readouterr().err

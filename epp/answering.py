@@ -1,15 +1,17 @@
-"""What an answer is given on its way to the client: what plugins add, and its model's name."""
+"""What an answer is given on its way to the client: what plugins add, and what restores it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
 from epp.exchange import Exchange
 from epp.extproc.messages import Headers, Mode, PassHead, PassTrailers, Piece, Reply, Side
 from epp.extproc.pieces import pieces
-from epp.formats.splice import RestoredName, restored_name
+from epp.formats.injected import without_usage
+from epp.formats.splice import restored_name
 from epp.model import InferenceRequest, Usage
 from epp.pipeline import Pipeline
 from epp.plugin import AnswerHeaderAdder
@@ -53,11 +55,19 @@ class Answering:
         return metadata
 
 
-class Restoring:
-    """Restores the model's name in one answer; see `restoring_of`."""
+class Edit(Protocol):
+    """One change of an answer, piece by piece."""
 
-    def __init__(self, name: RestoredName) -> None:
-        self._name = name
+    def feed(self, data: bytes, *, ends: bool) -> bytes:
+        """Return what can go on of the answer so far; all of it, if it ``ends`` with ``data``."""
+        ...
+
+
+class Restoring:
+    """Makes one answer what it would be had the request gone on as it came; see `restoring_of`."""
+
+    def __init__(self, edits: Sequence[Edit]) -> None:
+        self._edits = edits
 
     def apply(self, replies: list[Reply]) -> list[Reply]:
         """Return what to reply instead. A length told in the head would be wrong, so it goes."""
@@ -67,19 +77,28 @@ class Restoring:
         if getattr(reply, "side", None) is not Side.RESPONSE:
             return [reply]
         if isinstance(reply, Piece):
-            data = self._name.feed(reply.data, ends=reply.ends)
+            data = self._feed(reply.data, ends=reply.ends)
             found = pieces(reply.side, data, ends=reply.ends)
             return [*found] or [Piece(reply.side, b"", ends=False)]
         if isinstance(reply, PassTrailers):
-            return [*pieces(reply.side, self._name.feed(b"", ends=True), ends=False), reply]
+            return [*pieces(reply.side, self._feed(b"", ends=True), ends=False), reply]
         if isinstance(reply, PassHead):
             removed = (*reply.remove, "content-length")
             return [msgspec.structs.replace(reply, remove=removed)]
         return [reply]
 
+    def _feed(self, data: bytes, *, ends: bool) -> bytes:
+        for edit in self._edits:
+            data = edit.feed(data, ends=ends)
+        return data
 
-def restoring_of(request: InferenceRequest, headers: Headers, mode: Mode) -> Restoring | None:
-    """Return what restores the name in the answer to ``request``; None if nothing has to or can.
+
+def restoring_of(
+    request: InferenceRequest, headers: Headers, mode: Mode, *, asked_usage: bool = False
+) -> Restoring | None:
+    """Return what restores the answer to ``request``; None if nothing has to or can.
+
+    It has the model's name that the client used, and no usage where only we asked for it.
 
     It can in full duplex, where pieces go on as we say; in other modes, and where the answer does
     not pass through us, the client sees the name that the engine was asked for.
@@ -88,8 +107,12 @@ def restoring_of(request: InferenceRequest, headers: Headers, mode: Mode) -> Res
         request: as it was sent.
         headers: of the answer.
         mode: in which its body is shown to us.
+        asked_usage: the engine was asked for usage though the client did not.
     """
-    if mode is not Mode.FULL_DUPLEX_STREAMED or request.target_model in ("", request.model):
+    if mode is not Mode.FULL_DUPLEX_STREAMED:
         return None
-    name = restored_name(request.target_model, request.model, headers)
-    return None if name is None else Restoring(name)
+    edits: list[Edit | None] = [restored_name(request.target_model, request.model, headers)]
+    if asked_usage:
+        edits.insert(0, without_usage(headers))
+    made = [edit for edit in edits if edit is not None]
+    return Restoring(made) if made else None

@@ -260,11 +260,7 @@ class App:
         answering = Answering(lambda: self.router.pipeline, self.watching.answer_headers)
         service = ExtProcService(
             self.router,
-            settings=Settings(
-                max_body_bytes=self.options.max_body_bytes,
-                max_buffered_bytes=self.options.max_buffered_bytes,
-                error_format=self.options.error_format,
-            ),
+            settings=msgspec.convert(self.options, Settings, from_attributes=True),
             unseen=self.unseen,
             counters=StreamCounts(self.metrics),
             answer_headers=answering.headers,

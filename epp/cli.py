@@ -157,6 +157,11 @@ def _serve(verbs: Any) -> None:
         "picker; it names addresses: for trusted callers",
     )  # fmt: skip
 
+    _boolean(
+        answers, "--inject-usage", default=False,
+        help="ask engines for the token usage of streams whose client did not, and take it out of "
+        "the answer again, where answers pass through the picker",
+    )  # fmt: skip
     logs = serve.add_argument_group("logs and traces")
     logs.add_argument("-v", "--v", type=int, default=2, dest="verbosity", help="klog verbosity")
     logs.add_argument("--log-format", choices=("json", "console"), default="json", help="of stderr")

@@ -73,6 +73,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # answers
     emit_endpoint_scores: bool = False
     disable_endpoint_subset_filter: bool = False
+    inject_usage: bool = False  #: ask engines for a stream's usage, and keep it from the client
     decision_header: bool = False  #: say on the answer why it was picked; names addresses
 
     # telemetry

@@ -27,10 +27,11 @@ from epp.exchange import Exchange
 from epp.extproc import wire
 from epp.extproc.answers import ErrorFormat
 from epp.extproc.budget import BodyBudget
-from epp.extproc.messages import Body, Event, Head, Reporting, RequestReady, Side
+from epp.extproc.messages import Body, Event, Head, Mode, Reporting, RequestReady, Side
 from epp.extproc.session import Part, Session
+from epp.formats.injected import asking_usage
 from epp.headers import REQUEST_ID
-from epp.model import Arrival, Outcome, Pick
+from epp.model import Arrival, InferenceRequest, Outcome, Pick
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class Settings(msgspec.Struct, frozen=True):
     max_body_bytes: int = 32 * 1024 * 1024  #: of one request; more is answered 413
     max_buffered_bytes: int = 512 * 1024 * 1024  #: of all requests that are not yet forwarded
     error_format: ErrorFormat = "openai"
+    inject_usage: bool = False  #: ask engines for a stream's usage, and keep it from the client
     silence_seconds: float = 0.1
     """How long to wait for a body of a gateway that does not tell its mode; well below
     Envoy's ``message_timeout``, by default 0.2 s."""
@@ -157,6 +159,7 @@ class ExtProcService:
         self.around: Around | None = None  #: wraps the handling of each stream
         self.active = 0  #: streams open now
         self.draining = False  #: new streams are answered with `ShuttingDown`
+        self._warned = False  #: of answers that are not shown to us
         self.idle = asyncio.Event()  #: set while no stream is open
         self.idle.set()
 
@@ -166,6 +169,15 @@ class ExtProcService:
         return grpc.method_handlers_generic_handler(
             wire.SERVICE, {"Process": grpc.stream_stream_rpc_method_handler(process)}
         )
+
+    def warn_hidden(self) -> None:
+        """Say once that usage is not asked for, since it could not be taken out of the answer."""
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "--inject-usage: no usage is asked for where answers do not pass through the picker"
+                " in mode FULL_DUPLEX_STREAMED"
+            )
 
     async def _process(self, _messages: Any, context: Any) -> None:
         self.active += 1
@@ -188,8 +200,8 @@ class Stream:
     """One stream's session and exchange, for as long as it is open."""
 
     __slots__ = (
-        "_closed", "_context", "_exchange", "_failed", "_forwarded", "_pending", "_refuse",
-        "_restoring", "_service", "_session",
+        "_asked_usage", "_closed", "_context", "_exchange", "_failed", "_forwarded", "_pending",
+        "_refuse", "_restoring", "_service", "_session",
     )  # fmt: skip
 
     def __init__(self, service: ExtProcService, context: Any) -> None:
@@ -203,6 +215,7 @@ class Stream:
             error_format=settings.error_format,
         )
         self._exchange: Exchange | None = None
+        self._asked_usage = False  #: of the engine, though the client did not
         self._restoring: Restoring | None = None
         self._refuse = service.draining
         self._forwarded = False  #: all that forwards the request was written, or nearly
@@ -256,7 +269,7 @@ class Stream:
             self._exchange = exchange = await self._service.router.route(event.arrival)
             tracing = self._service.tracing
             pick = exchange.pick if tracing is None else tracing.routed(exchange)
-            session.accept(pick, exchange.request.body)
+            session.accept(pick, self._body(exchange.request))
             replies = session.replies()
             last = replies.pop()
             for reply in replies:
@@ -281,6 +294,18 @@ class Stream:
             replies[-1] = Reporting(replies[-1], told)  # type: ignore[arg-type]
         for reply in replies:
             await write(wire.encode(reply))
+
+    def _body(self, request: InferenceRequest) -> bytes:
+        """The body to forward. It asks for usage only where that can be taken out again."""
+        asking = asking_usage(request) if self._service.settings.inject_usage else None
+        if asking is None:
+            return request.body
+        told = self._session.told
+        if told is None or told.response is not Mode.FULL_DUPLEX_STREAMED:
+            self._service.warn_hidden()
+            return request.body
+        self._asked_usage = True
+        return asking
 
     def _receive(self, data: bytes) -> Event | None:
         message = wire.decode(data)
@@ -312,7 +337,9 @@ class Stream:
             if service.answer_headers is not None:
                 self._session.set_on_answer(service.answer_headers(exchange))
             mode = self._session.response_mode
-            self._restoring = restoring_of(exchange.request, headers, mode)
+            self._restoring = restoring_of(
+                exchange.request, headers, mode, asked_usage=self._asked_usage
+            )
         if self._session.response is not Part.ENDED or exchange.ended:
             return None
         exchange.complete()

@@ -100,8 +100,8 @@ class Session:
 
     __slots__ = (
         "_budget", "_chunks", "_error_format", "_headers", "_held", "_id", "_max_body_bytes",
-        "_new_id", "_original", "_replies", "_request_mode", "_subset", "_told",
-        "_trailers", "finished", "made_id", "request", "response", "response_mode", "spurious",
+        "_new_id", "_original", "_replies", "_request_mode", "_subset", "_trailers",
+        "finished", "made_id", "request", "response", "response_mode", "spurious", "told",
     )  # fmt: skip
 
     def __init__(
@@ -121,7 +121,7 @@ class Session:
         self._budget = budget
         self._new_id = new_id
         self._error_format = error_format
-        self._told: Modes | None = None
+        self.told: Modes | None = None  #: of the gateway; None if it is old
         self._request_mode: Mode | None = None
         self.response_mode = Mode.FULL_DUPLEX_STREAMED  #: how the answer's body is shown to us
         self._headers: Headers = NO_HEADERS
@@ -151,11 +151,11 @@ class Session:
         """
         if self.response is Part.ENDED:
             return False
-        if self._told is not None:
+        if self.told is not None:
             # Without a flagged piece: trailers that are not shown to us, or the rest of a body.
-            partly = self._told.response in (Mode.STREAMED, Mode.BUFFERED_PARTIAL)
+            partly = self.told.response in (Mode.STREAMED, Mode.BUFFERED_PARTIAL)
             skipped = partly and self.response is Part.PASSING
-            return self._told.response is Mode.NONE or (closed and skipped)
+            return self.told.response is Mode.NONE or (closed and skipped)
         return closed and self.response is Part.START
 
     @property
@@ -164,7 +164,7 @@ class Session:
 
         Only then may we close the stream: of a full-duplex answer, pieces would be lost.
         """
-        told = self._told
+        told = self.told
         return told is not None and told.response is Mode.NONE and self.request is Part.ENDED
 
     def receive(self, message: Message) -> Event | None:
@@ -174,8 +174,8 @@ class Session:
             TooLarge: the request's body is, or will be, over ``max_body_bytes``.
             Overloaded: the picker may not hold that body now.
         """
-        if message.modes is not None and self._told is None:
-            self._told = message.modes
+        if message.modes is not None and self.told is None:
+            self.told = message.modes
             self._request_mode = message.modes.request
             self.response_mode = message.modes.response
         if self.finished:

@@ -52,6 +52,11 @@ def model_span(body: bytes) -> tuple[int, int] | None:
         _string(raw)
     except (msgspec.DecodeError, RecursionError):
         return None
+    return span_in(body, raw)
+
+
+def span_in(body: bytes, raw: Raw) -> tuple[int, int] | None:
+    """Return start and end of ``raw`` in ``body``, of which it is a view; None if it is not."""
     start = _address(raw) - _address(body)
     end = start + memoryview(raw).nbytes
     if start < 0 or body[start:end] != bytes(raw):

@@ -12,7 +12,6 @@ import logging
 import os
 import random
 import signal
-import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ import msgspec
 import uvloop
 from grpc import aio
 
+from epp import output
 from epp.admin_port import admin_of
 from epp.answering import Answering
 from epp.build import Parts, configure, retire
@@ -75,7 +75,7 @@ def run(options: ServeOptions) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(App(options).run())
     except ConfigError as error:
-        print(f"epp: {error}", file=sys.stderr)  # noqa: T201 - the last word of a failed start
+        output.complain(f"epp: {error}")
         return 2
 
 
@@ -212,7 +212,7 @@ class App:
         try:
             await self._start(server.start(), health_server, admin)
             ports = {"grpc": server.port, "health": health_port, "admin": admin.port}
-            print(msgspec.json.encode(ports).decode(), flush=True)  # noqa: T201 - who starts us reads it
+            output.tell(msgspec.json.encode(ports).decode())  # who starts us reads it
             log.info("serving", extra={"fields": {**ports, "tls": options.secure_serving}})
             gc.collect()
             gc.freeze()

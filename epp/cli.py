@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import epp
-from epp import ciphers, go_flags
+from epp import ciphers, go_flags, output
 from epp.arguments import count, port, truth
 from epp.config.units import parse_duration, parse_quantity
 from epp.errors import ConfigError
@@ -21,6 +21,7 @@ from epp.usage import Parser
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``epp``; return the exit status."""
+    output.open_missing()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if (
         arguments
@@ -37,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = int(parsed.run(parsed))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        status = 0
     except (ConfigError, OSError) as error:
-        print(f"{parser.prog} {arguments[0]}: {error}", file=sys.stderr)  # noqa: T201
-        return 2
+        output.complain(f"{parser.prog} {arguments[0]}: {error}")
+        status = 2
+    output.let_go()
     return status
 
 
@@ -156,12 +157,12 @@ def _serve(verbs: Any) -> None:
         help="say in x-epp-decision why the endpoint was picked, where answers pass through the "
         "picker; it names addresses: for trusted callers",
     )  # fmt: skip
-
     _boolean(
         answers, "--inject-usage", default=False,
         help="ask engines for the token usage of streams whose client did not, and take it out of "
         "the answer again, where answers pass through the picker",
     )  # fmt: skip
+
     logs = serve.add_argument_group("logs and traces")
     logs.add_argument("-v", "--v", type=int, default=2, dest="verbosity", help="klog verbosity")
     logs.add_argument("--log-format", choices=("json", "console"), default="json", help="of stderr")

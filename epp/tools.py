@@ -17,6 +17,7 @@ def add_tools(verbs: Any) -> None:
     _bench(verbs)
     _top(verbs)
     _explain(verbs)
+    _traffic(verbs)
 
 
 def _check(verbs: Any) -> None:
@@ -165,3 +166,15 @@ def _add_admin(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--insecure", action="store_true", help="believe whatever certificate the picker shows"
     )
+
+
+def _traffic(verbs: Any) -> None:
+    from epp.traffic.arguments import add_arguments  # noqa: PLC0415
+
+    traffic = verbs.add_parser(
+        "traffic",
+        help="traces of traffic, without its content",
+        description="Traces without content: convert, study, imitate and replay them. "
+        "`epp serve --record-file` records them.",
+    )
+    add_arguments(traffic)

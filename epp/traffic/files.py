@@ -1,0 +1,187 @@
+"""Files of traces: opening them, telling their format, and what to do about bad lines."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+from typing import IO, cast
+
+import msgspec
+
+from epp.recording.record import Record
+from epp.traffic.formats import (
+    aiperf,
+    azure,
+    bailian,
+    burstgpt,
+    guidellm,
+    inference_perf,
+    mooncake,
+    weka,
+)
+from epp.traffic.formats.reading import Reader, Source
+from epp.traffic.trace import Bad, Trace, TraceError, trace_of
+
+READERS: Mapping[str, ModuleType] = {
+    "mooncake": mooncake,
+    "bailian": bailian,
+    "weka": weka,
+    "azure": azure,
+    "burstgpt": burstgpt,
+    "aiperf": aiperf,
+    "guidellm": guidellm,
+}
+WRITERS = ("mooncake", "epp", "aiperf", "inference-perf")
+SHOWN = 10  #: bad lines that an error names
+HEAD = 65_536  #: characters that tell the format
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """How to read files."""
+
+    format: str = "auto"
+    columns: Mapping[str, str] = {}  #: the format's name of a column, by the file's
+    skip_bad: bool = False  #: leave lines out that cannot be read; the trace names them
+    block_tokens: int | None = None  #: None: as the file or its format says
+
+
+def read_trace(paths: Sequence[str], reading: Reading | None = None) -> Trace:
+    """Read one trace out of all files.
+
+    Blocks of different files are different, but for files of one recording: ids that are written
+    as runs never name two blocks.
+
+    Raises:
+        TraceError: a line cannot be read, or nothing can.
+    """
+    reading = reading or Reading()
+    records: list[Record] = []
+    bad: list[Bad] = []
+    sizes: set[int] = set()
+    for path in _files(paths):
+        found = _one(path, reading)
+        records += _apart(found.records, records) if found.numbered else found.records
+        bad += found.bad
+        sizes.add(found.block_tokens)
+    if bad and not reading.skip_bad:
+        raise TraceError(told(bad))
+    if not records:
+        raise TraceError(f"{', '.join(paths)}: there is no request in it")
+    if len(sizes) > 1:
+        raise TraceError(f"blocks of {sorted(sizes)} tokens in one trace: read one at a time")
+    return trace_of(records, sizes.pop(), bad)
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """What one file holds."""
+
+    records: list[Record]
+    bad: list[Bad]
+    block_tokens: int
+    numbered: bool  #: its ids are numbers of its own
+
+
+def _apart(records: Sequence[Record], others: Sequence[Record]) -> Iterator[Record]:
+    """Renumber the blocks of ``records`` so that they have none in common with ``others``."""
+    last = max((first + count for each in others for first, count in each.runs), default=0)
+    for record in records:
+        runs = tuple((first + last, count) for first, count in record.runs)
+        yield msgspec.structs.replace(record, runs=runs) if last else record
+
+
+def told(bad: Sequence[Bad]) -> str:
+    """Say which lines are bad, and why; the first ones by name."""
+    said = [f"{each.where}: {each.why}" for each in bad[:SHOWN]]
+    if len(bad) > SHOWN:
+        said.append(f"and {len(bad) - SHOWN} more lines")
+    return "\n".join(said)
+
+
+def _files(paths: Sequence[str]) -> Iterator[Path]:
+    for name in paths:
+        path = Path(name)
+        if path.is_dir():
+            yield from sorted(each for each in path.iterdir() if each.is_file())
+        else:
+            yield path
+
+
+def _one(path: Path, reading: Reading) -> _Found:
+    head = _head(path)
+    for theirs, ours in reading.columns.items():
+        head = head.replace(f'"{theirs}"', f'"{ours}"')
+    name = _format(path, head) if reading.format == "auto" else reading.format
+    reader = cast("Reader", READERS[name])
+    size = reading.block_tokens or _block_tokens(head) or reader.block_tokens
+    records: list[Record] = []
+    bad: list[Bad] = []
+    for each in reader.read(Source(str(path), _lines(path), size, reading.columns)):
+        if isinstance(each, Bad):
+            bad.append(each)
+        else:
+            records.append(each)
+    return _Found(records, bad, size, '"hash_rle"' not in head)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with _opened(path) as file:
+        yield from file
+
+
+def _opened(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8")
+    return path.open(encoding="utf-8-sig")
+
+
+def _head(path: Path) -> str:
+    with _opened(path) as file:
+        return file.readline(HEAD)
+
+
+def _format(path: Path, head: str) -> str:
+    """Tell a file's format by its first line."""
+    tells = (
+        ("azure", "ContextTokens" in head),
+        ("burstgpt", "Request tokens" in head),
+        ("bailian", '"chat_id"' in head),
+        ("weka", '"requests"' in head or '"hash_id_scope"' in head or path.suffix == ".json"),
+        ("mooncake", '"timestamp"' in head and '"input_length"' in head),
+        ("aiperf", '"delay"' in head and '"input_length"' in head),
+        ("guidellm", "input_length" in head),
+    )
+    for name, is_it in tells:
+        if is_it:
+            return name
+    raise TraceError(
+        f"{path}: its format cannot be told from its first line; name one of "
+        f"{', '.join(READERS)}, and columns that have other names"
+    )
+
+
+class _Size(msgspec.Struct):
+    block_size: int | None = None
+
+
+def _block_tokens(head: str) -> int | None:
+    try:
+        return msgspec.json.decode(head, type=_Size).block_size
+    except msgspec.DecodeError:
+        return None
+
+
+def write_trace(trace: Trace, path: str, format: str) -> None:
+    """Write ``trace`` to ``path`` in ``format``, one of `WRITERS`; compressed if it ends in .gz."""
+    if format == "inference-perf":
+        lines: Iterator[str] = iter([inference_perf.write(trace)])
+    elif format == "aiperf":
+        lines = aiperf.write(trace)
+    else:
+        lines = mooncake.write(trace, runs=format == "epp")
+    out = Path(path)
+    with gzip.open(out, "wt") if out.suffix == ".gz" else out.open("w") as file:
+        while some := list(islice(lines, 1000)):
+            file.write("\n".join(some) + "\n")

@@ -1,0 +1,1 @@
+"""Formats of traces: text to records and back. Pure; `epp.traffic.files` opens the files."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from epp.collect.scrape import Reports
 from epp.errors import EppError
-from epp.extproc.server import Counters
+from epp.extproc.needs import Counters
 from epp.pipeline import Pipeline
 from epp.pool import Pool
 from epp.prefix.approx import ApproxPrefixCacheProducer

@@ -15,22 +15,10 @@ import grpc
 from grpc import aio
 
 from epp.clock import Clock
+from epp.extproc.needs import AnswerTimes
 from epp.extproc.server import Around, ExtProcService, Process, Stream
-from epp.model import InferenceRequest
 
 EVERY = 16
-
-
-class AnswerTimes(Protocol):
-    """Takes durations in seconds; see `telemetry.metrics.Metrics`."""
-
-    def gap(self, request: InferenceRequest, seconds: float) -> None:
-        """Two pieces of an event stream were this far apart."""
-        ...
-
-    def answered(self, seconds: float) -> None:
-        """Our own work on an event stream; of any other answer, from its head to its end."""
-        ...
 
 
 class Times(AnswerTimes, Protocol):
@@ -44,13 +32,10 @@ class Times(AnswerTimes, Protocol):
 class MeasuredStream(Stream):
     """A stream that says what its answer took, once it is whole."""
 
-    __slots__ = ("_bytes", "_handled", "_head_at", "_now", "_piece_at", "_times", "_told")
+    __slots__ = ("_bytes", "_handled", "_head_at", "_now", "_piece_at", "_told")
 
-    def __init__(
-        self, service: ExtProcService, context: Any, *, times: AnswerTimes, clock: Clock
-    ) -> None:
+    def __init__(self, service: ExtProcService, context: Any, *, clock: Clock) -> None:
         super().__init__(service, context)
-        self._times = times
         self._now = clock.now
         self._handled = 0.0  #: seconds spent on the answer
         self._head_at: float | None = None
@@ -72,30 +57,33 @@ class MeasuredStream(Stream):
         self._handled += done - began
         if exchange.ended:
             self._told = True
-            self._times.answered(self._handled if exchange.streamed else done - self._head_at)
+            if (times := self._desk.times) is not None:
+                times.answered(self._handled if exchange.streamed else done - self._head_at)
 
     def _piece(self, came_at: float, size: int) -> None:
-        exchange, self._bytes = self._exchange, size
-        if exchange is not None and exchange.streamed and self._piece_at is not None:
-            self._times.gap(exchange.request, max(came_at - self._piece_at, 0.0))
-        self._piece_at = came_at
+        exchange, times, self._bytes = self._exchange, self._desk.times, size
+        before, self._piece_at = self._piece_at, came_at
+        if times is None or exchange is None or before is None or not exchange.streamed:
+            return
+        times.gap(exchange.request, max(came_at - before, 0.0))
 
 
 def measure(service: ExtProcService, times: Times, clock: Clock, *, lives: bool) -> None:
     """Measure some answers of ``service``, and with ``lives`` all its streams."""
-    service.open_stream = sampled(times, clock)
+    service.times = times
+    service.open_stream = sampled(clock)
     if lives:
         service.around = timed(times.stream_closed, clock)
 
 
-def sampled(times: AnswerTimes, clock: Clock) -> Callable[[ExtProcService, Any], Stream]:
+def sampled(clock: Clock) -> Callable[[ExtProcService, Any], Stream]:
     """Return what opens streams: the first of `EVERY` is measured."""
     turns = count()
 
     def open_stream(service: ExtProcService, context: Any) -> Stream:
         if next(turns) % EVERY:
             return Stream(service, context)
-        return MeasuredStream(service, context, times=times, clock=clock)
+        return MeasuredStream(service, context, clock=clock)
 
     return open_stream
 

@@ -14,8 +14,9 @@ import asyncio
 import logging
 import traceback
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
 
 import grpc
 import msgspec
@@ -28,72 +29,27 @@ from epp.extproc import wire
 from epp.extproc.answers import ErrorFormat
 from epp.extproc.budget import BodyBudget
 from epp.extproc.messages import Body, Event, Head, Mode, Reporting, RequestReady, Side
+from epp.extproc.needs import (
+    AnswerHeaders,
+    AnswerMetadata,
+    AnswerTimes,
+    Choose,
+    Counters,
+    Desk,
+    Metadata,
+    OnAnswerPiece,
+    Routes,
+    Tracing,
+    Unseen,
+)
 from epp.extproc.session import Part, Session
 from epp.formats.injected import asking_usage
 from epp.headers import REQUEST_ID
-from epp.model import Arrival, InferenceRequest, Outcome, Pick
+from epp.model import InferenceRequest, Outcome
 
 log = logging.getLogger(__name__)
 
 _EOF = aio.EOF
-
-
-class Routes(Protocol):
-    """What the service needs of `router.Router`."""
-
-    async def route(self, arrival: Arrival) -> Exchange:
-        """Choose an endpoint and book it.
-
-        Raises:
-            EppError: the request must be answered with an error instead.
-        """
-        ...
-
-
-class Unseen(Protocol):
-    """Keeps exchanges whose answer goes by without us (see `feedback.unseen`)."""
-
-    logs_connected: int  #: access logs that tell how exchanges ended
-
-    def adopt(self, exchange: Exchange) -> None:
-        """Keep ``exchange`` open until something tells how it ended."""
-        ...
-
-
-class Counters:
-    """What the service counts; this one counts nothing. Overwrite what is of interest."""
-
-    def stream_started(self) -> None:
-        """A stream opened."""
-
-    def stream_ended(self) -> None:
-        """It ended, however."""
-
-    def refused(self, error: EppError) -> None:
-        """A request was answered with an error; ``error.reason`` and ``error.status`` say which."""
-
-    def spurious(self, count: int) -> None:
-        """A stream brought ``count`` messages that the protocol does not allow there."""
-
-
-class Tracing(Protocol):
-    """Traces streams (see `telemetry.tracing`); each call is made in the stream's own task."""
-
-    def began(self, headers: Mapping[str, str]) -> None:
-        """A request's head came."""
-        ...
-
-    def routed(self, exchange: Exchange) -> Pick:
-        """The request was routed; return its pick with what is to be told upstream."""
-        ...
-
-    def refused(self, error: EppError) -> None:
-        """The request was answered with an error."""
-        ...
-
-    def closed(self) -> None:
-        """The stream is over."""
-        ...
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -108,10 +64,6 @@ class Settings(msgspec.Struct, frozen=True):
     Envoy's ``message_timeout``, by default 0.2 s."""
 
 
-AnswerHeaders = Callable[[Exchange], Mapping[str, str]]  #: headers to set on an exchange's answer
-Metadata = Mapping[str, Mapping[str, float]]  #: numbers by namespace, then by name
-AnswerMetadata = Callable[[Exchange], Metadata]  #: what to tell the gateway of a whole answer
-OnAnswerPiece = Callable[[Exchange, bytes], None]  #: told every piece of an exchange's answer
 Process = Callable[[Any, Any], Coroutine[Any, Any, None]]  #: of a stream's messages and context
 Around = Callable[[Process], Process]
 
@@ -153,6 +105,8 @@ class ExtProcService:
         self.on_answer_piece = on_answer_piece
         self.new_id = new_id
         self.answer_metadata: AnswerMetadata | None = None  #: asked once an answer is whole
+        self.times: AnswerTimes | None = None
+        self.choose: Choose | None = None  #: the desk of a request; None: all are dealt with here
         self.tracing: Tracing | None = None  #: told of every stream; None traces nothing
         self.budget = BodyBudget(self.settings.max_buffered_bytes)
         self.open_stream: Callable[[ExtProcService, Any], Stream] = Stream
@@ -163,9 +117,11 @@ class ExtProcService:
         self.idle = asyncio.Event()  #: set while no stream is open
         self.idle.set()
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """The gRPC handler of `wire.SERVICE`."""
-        process = self._process if self.around is None else self.around(self._process)
+    def handler(self, port: int = 0) -> grpc.GenericRpcHandler:
+        """The gRPC handler of `wire.SERVICE`, on a pool's own ``port`` if not 0."""
+        process: Process = partial(self._process, port=port) if port else self._process
+        if self.around is not None:
+            process = self.around(process)
         return grpc.method_handlers_generic_handler(
             wire.SERVICE, {"Process": grpc.stream_stream_rpc_method_handler(process)}
         )
@@ -179,11 +135,12 @@ class ExtProcService:
                 " in mode FULL_DUPLEX_STREAMED"
             )
 
-    async def _process(self, _messages: Any, context: Any) -> None:
+    async def _process(self, _messages: Any, context: Any, *, port: int = 0) -> None:
         self.active += 1
         self.idle.clear()
         self.counters.stream_started()
         stream = self.open_stream(self, context)
+        stream.port = port
         try:
             await stream.run()
         finally:
@@ -200,13 +157,15 @@ class Stream:
     """One stream's session and exchange, for as long as it is open."""
 
     __slots__ = (
-        "_asked_usage", "_closed", "_context", "_exchange", "_failed", "_forwarded", "_pending",
-        "_refuse", "_restoring", "_service", "_session",
+        "_asked_usage", "_closed", "_context", "_desk", "_exchange", "_failed", "_forwarded",
+        "_pending", "_refuse", "_restoring", "_service", "_session", "port",
     )  # fmt: skip
 
     def __init__(self, service: ExtProcService, context: Any) -> None:
         settings = service.settings
+        self.port = 0  #: where it came in; 0: the port that all pools share
         self._service = service
+        self._desk: Desk = service  #: where the request is dealt with
         self._context = context
         self._session = Session(
             max_body_bytes=settings.max_body_bytes,
@@ -266,7 +225,7 @@ class Stream:
         session, write = self._session, self._context.write
         event = session.silence() if data is None else self._receive(data)
         if type(event) is RequestReady:
-            self._exchange = exchange = await self._service.router.route(event.arrival)
+            self._exchange = exchange = await self._desk.router.route(event.arrival)
             tracing = self._service.tracing
             pick = exchange.pick if tracing is None else tracing.routed(exchange)
             session.accept(pick, self._body(exchange.request))
@@ -316,11 +275,14 @@ class Stream:
             tracing.began(message.headers)
         if self._refuse and message.side is Side.REQUEST:
             raise ShuttingDown("the endpoint picker is shutting down")
+        choose = self._service.choose
+        if choose is not None and type(message) is Head and message.side is Side.REQUEST:
+            self._desk = choose(data, self._context, self.port)
         return self._session.receive(message)
 
     def _observe(self, event: Event, exchange: Exchange) -> Metadata | None:
         """Tell the exchange about a part of its answer; return what to tell the gateway of it."""
-        service, kind = self._service, type(event)
+        service, desk, kind = self._service, self._desk, type(event)
         if kind is Body:
             data = event.data  # type: ignore[union-attr]
             exchange.response_piece(len(data))
@@ -334,8 +296,8 @@ class Stream:
                 streamed="text/event-stream" in headers.get("content-type", ""),
                 served=event.served,  # type: ignore[union-attr]
             )
-            if service.answer_headers is not None:
-                self._session.set_on_answer(service.answer_headers(exchange))
+            if desk.answer_headers is not None:
+                self._session.set_on_answer(desk.answer_headers(exchange))
             mode = self._session.response_mode
             self._restoring = restoring_of(
                 exchange.request, headers, mode, asked_usage=self._asked_usage
@@ -343,12 +305,12 @@ class Stream:
         if self._session.response is not Part.ENDED or exchange.ended:
             return None
         exchange.complete()
-        return None if service.answer_metadata is None else service.answer_metadata(exchange)
+        return None if desk.answer_metadata is None else desk.answer_metadata(exchange)
 
     async def _reject(self, error: EppError) -> None:
         self._failed = True
         service = self._service
-        service.counters.refused(error)
+        self._desk.counters.refused(error)
         if service.tracing is not None:
             service.tracing.refused(error)
         if not self._session.reject(error):

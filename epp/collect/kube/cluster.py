@@ -98,10 +98,10 @@ class Cluster:
     def _trouble(self, pods: Reflector, pools: Served | None, spec: PoolSpec | None) -> str:
         """What keeps the endpoints from being known, or known any longer; "" if nothing does."""
         if pods.forbidden:
-            return _rights("pods", pods.forbidden)
+            return rights("pods", pods.forbidden)
         if pools is not None and pools.state != "waiting" and spec is None:
             if pools.state == "forbidden":
-                return _rights("inferencepools", pools.forbidden)
+                return rights("inferencepools", pools.forbidden)
             if pools.state == "missing":
                 return "InferencePool is not installed in this cluster (its CRD)"
             return f"there is no {self._wanted}"
@@ -143,12 +143,13 @@ class Cluster:
         return Policies(
             kube,
             self._wanted,
-            book=self._book,
+            books={self._wanted.pool: self._book},
             leads=self._leads,
             habits=self._habits,
             report=self._report,
         )
 
 
-def _rights(plural: str, said: str) -> str:
+def rights(plural: str, said: str) -> str:
+    """Say which rights are missing; ``said`` is what the server said."""
     return f"its role needs get, list and watch on {plural} ({said})"

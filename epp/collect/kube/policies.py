@@ -1,4 +1,4 @@
-"""Follows InferenceObjectives and InferenceModelRewrites and keeps the rule book."""
+"""Follows InferenceObjectives and InferenceModelRewrites and keeps the rule books of their pools."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 
 class Policies:
-    """Objectives and rewrites of one pool; both are optional features of a cluster.
+    """Objectives and rewrites of pools; both are optional features of a cluster.
 
     Args:
         kube: the client.
-        wanted: whose policies count.
-        book: is given a new table for each change.
+        wanted: whose policies count; without a pool's name, those of all `books`.
+        books: by pool; each is given a new table for each change.
         leads: whether this picker writes statuses.
         habits: of the watches.
     """
@@ -49,7 +49,7 @@ class Policies:
         kube: Kube,
         wanted: Wanted,
         *,
-        book: RuleBook,
+        books: Mapping[str, RuleBook],
         leads: Callable[[], bool],
         habits: Habits,
         report: Callable[[str], None],
@@ -63,7 +63,7 @@ class Policies:
             )
             for plural, read in readers.items()
         }
-        self._book = book
+        self._books = books
         self._writer = StatusWriter(kube, leads)
         self._seen = -1
         self._said: dict[str, State] = {}
@@ -83,10 +83,17 @@ class Policies:
         if changes == self._seen:
             return
         self._seen = changes
-        objectives, rewrites = (_ours(served.objects()) for served in self._served.values())
-        self._book.table = build_table(objectives, rewrites)
+        objectives, rewrites = (_by_pool(served.objects()) for served in self._served.values())
+        for pool, book in self._books.items():
+            book.table = build_table(objectives.get(pool, ()), rewrites.get(pool, ()))
         for served in self._served.values():
-            self._writer.look(served.path, served.objects())
+            ours = [each for each in served.objects() if each.policy is None
+                    or each.policy.pool in self._books]  # fmt: skip
+            self._writer.look(served.path, ours)
+
+    def look_again(self) -> None:
+        """Read the tables anew at the next `look`: there is another book."""
+        self._seen = -1
 
     def _say(self, plural: str, served: Served) -> None:
         state = served.state
@@ -101,8 +108,12 @@ class Policies:
             log.warning("%s: %s (%s)", effect, needs, served.forbidden)
 
 
-def _ours(objects: list[Seen]) -> list[Policy]:
-    return [seen.policy for seen in objects if seen.policy is not None]
+def _by_pool(objects: list[Seen]) -> Mapping[str, list[Policy]]:
+    found: dict[str, list[Policy]] = {}
+    for policy in (seen.policy for seen in objects):
+        if policy is not None:
+            found.setdefault(policy.pool, []).append(policy)
+    return found
 
 
 def _keeping(

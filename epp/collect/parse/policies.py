@@ -69,14 +69,15 @@ class _Told(msgspec.Struct):
 class PoolName(msgspec.Struct, frozen=True):
     """The pool whose policies count."""
 
-    name: str
+    name: str  #: "": any
     groups: frozenset[str]  #: API groups it may be referred to by
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """One objective or rewrite of our pool, read."""
+    """One objective or rewrite of a pool of ours, read."""
 
     name: str
+    pool: str = ""  #: which it is for
     created: str = ""  #: RFC 3339, so that text order is time order
     priority: int = 0
     rules: tuple[tuple[tuple[str, ...], Split], ...] = ()  #: models ((): any) and their targets
@@ -111,9 +112,9 @@ def read_objective(manifest: Mapping[str, Any], pool: PoolName) -> Policy | None
         ValueError: it cannot be read.
     """
     spec = msgspec.convert(manifest.get("spec") or {}, _ObjectiveSpec)
-    if not _is_for(spec.pool_ref, pool):
+    if spec.pool_ref is None or not _is_for(spec.pool_ref, pool):
         return None
-    return Policy(_about(manifest, "name"), priority=spec.priority or 0)
+    return Policy(_about(manifest, "name"), spec.pool_ref.name, priority=spec.priority or 0)
 
 
 def read_rewrite(manifest: Mapping[str, Any], pool: PoolName) -> Policy | None:
@@ -123,7 +124,7 @@ def read_rewrite(manifest: Mapping[str, Any], pool: PoolName) -> Policy | None:
         ValueError: it cannot be read.
     """
     spec = msgspec.convert(manifest.get("spec") or {}, _RewriteSpec)
-    if not _is_for(spec.pool_ref, pool):
+    if spec.pool_ref is None or not _is_for(spec.pool_ref, pool):
         return None
     name = _about(manifest, "name")
     rules, problems = [], []
@@ -134,7 +135,13 @@ def read_rewrite(manifest: Mapping[str, Any], pool: PoolName) -> Policy | None:
             problems.append(f"spec.rules[{index}]: {problem}")
         if split is not None and (models or not rule.matches):
             rules.append((models, split))
-    return Policy(name, _about(manifest, "creationTimestamp"), 0, tuple(rules), "; ".join(problems))
+    return Policy(
+        name,
+        spec.pool_ref.name,
+        _about(manifest, "creationTimestamp"),
+        rules=tuple(rules),
+        problem="; ".join(problems),
+    )
 
 
 def build_table(objectives: Iterable[Policy], rewrites: Iterable[Policy]) -> Table:
@@ -164,12 +171,9 @@ def _split(targets: Sequence[_Target], name: str) -> tuple[Split | None, str]:
     return Split(tuple(model for model, _ in chosen), shares, name), problem
 
 
-def _is_for(reference: _PoolRef | None, pool: PoolName) -> bool:
-    return (
-        reference is not None
-        and reference.name == pool.name
-        and (reference.group or POOL_GROUP) in pool.groups
-    )
+def _is_for(reference: _PoolRef, pool: PoolName) -> bool:
+    named = pool.name in ("", reference.name)
+    return named and (reference.group or POOL_GROUP) in pool.groups
 
 
 def _about(manifest: Mapping[str, Any], key: str) -> str:

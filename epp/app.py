@@ -192,7 +192,7 @@ class App:
     async def _serve(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         options = self.options
         service = self._service()
-        health = HealthService(self._ready)
+        health = HealthService(self._ready, elected=self.leader is not None)
         credentials = None
         if options.secure_serving:
             credentials = tls.credentials(Path(options.cert_path) if options.cert_path else None)

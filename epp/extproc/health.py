@@ -2,8 +2,10 @@
 
 ``liveness`` is always SERVING: a picker without a pool, or one that drains, must not be
 restarted for it. Every other known name is SERVING while the picker is ready and not draining.
+A picker that is the only one answers for any name, as the Go router does: charts have asked for
+several. Where replicas elect a leader, only the names of `READINESS` are known.
 
-**Source:** grpc/health/v1/health.proto; Gateway API Inference Extension, proposal 004.
+**Source:** grpc/health/v1/health.proto; Gateway API Inference Extension, proposal 004; llm-d-router.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import grpc
 from grpc_health.v1 import health_pb2 as pb
 
 from epp.extproc import wire
+from epp.extproc.received import decoded
 
 SERVICE = "grpc.health.v1.Health"
 LIVENESS = "liveness"
-READINESS = ("", "readiness", wire.SERVICE, "inference-extension")
+READINESS = ("", "readiness", wire.SERVICE)
+OLDER = "inference-extension"  #: what charts ask the only replica for
 POLL_SECONDS = 0.5  #: how late a watcher may hear of a change other than draining
 
 _SERVING = pb.HealthCheckResponse.SERVING
@@ -32,10 +36,12 @@ class HealthService:
 
     Args:
         ready: whether the picker may be asked now.
+        elected: whether replicas elect a leader.
     """
 
-    def __init__(self, ready: Callable[[], bool]) -> None:
+    def __init__(self, ready: Callable[[], bool], *, elected: bool = False) -> None:
         self._ready = ready
+        self._elected = elected
         self._draining = asyncio.Event()
 
     def drain(self) -> None:
@@ -44,17 +50,16 @@ class HealthService:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The gRPC handler of `SERVICE`; one service may stand on several ports."""
-        ask = pb.HealthCheckRequest.FromString
         tell = pb.HealthCheckResponse.SerializeToString
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Check": grpc.unary_unary_rpc_method_handler(self._check, ask, tell),
-                "Watch": grpc.unary_stream_rpc_method_handler(self._watch, ask, tell),
+                "Check": grpc.unary_unary_rpc_method_handler(self._check, response_serializer=tell),
+                "Watch": grpc.unary_stream_rpc_method_handler(
+                    self._watch, response_serializer=tell
+                ),
                 "List": grpc.unary_unary_rpc_method_handler(
-                    self._list,
-                    pb.HealthListRequest.FromString,
-                    pb.HealthListResponse.SerializeToString,
+                    self._list, response_serializer=pb.HealthListResponse.SerializeToString
                 ),
             },
         )
@@ -63,19 +68,21 @@ class HealthService:
         """The status of one service, a ``ServingStatus``; SERVICE_UNKNOWN for a stranger."""
         if service == LIVENESS:
             return int(_SERVING)
-        if service not in READINESS:
+        if self._elected and service not in READINESS:
             return int(_UNKNOWN)
         ready = not self._draining.is_set() and self._ready()
         return int(_SERVING if ready else _NOT_SERVING)
 
-    async def _check(self, request: Any, context: Any) -> Any:
+    async def _check(self, data: bytes, context: Any) -> Any:
+        request = await decoded(pb.HealthCheckRequest, data, context)
         status = self.status(request.service)
         if status == _UNKNOWN:
             names = ", ".join(repr(name) for name in (*READINESS, LIVENESS))
             await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service; known are {names}")
         return pb.HealthCheckResponse(status=status)
 
-    async def _watch(self, request: Any, context: Any) -> None:
+    async def _watch(self, data: bytes, context: Any) -> None:
+        request = await decoded(pb.HealthCheckRequest, data, context)
         told: int | None = None
         while True:
             status = self.status(request.service)
@@ -84,8 +91,9 @@ class HealthService:
                 told = status
             await self._change()
 
-    async def _list(self, _request: Any, _context: Any) -> Any:
-        names = (*READINESS, LIVENESS)
+    async def _list(self, data: bytes, context: Any) -> Any:
+        await decoded(pb.HealthListRequest, data, context)
+        names = (*READINESS, LIVENESS) if self._elected else (*READINESS, OLDER, LIVENESS)
         statuses = {name: pb.HealthCheckResponse(status=self.status(name)) for name in names}
         return pb.HealthListResponse(statuses=statuses)
 

@@ -15,6 +15,7 @@ import grpc
 from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
+from epp.extproc.received import decoded
 from epp.feedback.unseen import Entry, Unseen
 from epp.model import Outcome, Usage, join_host_port
 
@@ -42,16 +43,16 @@ class AccessLogs:
             {
                 "StreamAccessLogs": grpc.stream_unary_rpc_method_handler(
                     self._stream,
-                    request_deserializer=als_pb2.StreamAccessLogsMessage.FromString,
                     response_serializer=als_pb2.StreamAccessLogsResponse.SerializeToString,
                 )
             },
         )
 
-    async def _stream(self, messages: AsyncIterator[Any], context: Any) -> Any:
+    async def _stream(self, messages: AsyncIterator[bytes], context: Any) -> Any:
         self._unseen.log_opened()
         try:
-            async for message in messages:
+            async for data in messages:
+                message = await decoded(als_pb2.StreamAccessLogsMessage, data, context)
                 for logged in message.http_logs.log_entry:
                     if logged.common_properties.access_log_type in _ENDS:
                         self._unseen.entry(read(logged))

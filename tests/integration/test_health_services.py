@@ -62,10 +62,11 @@ def test_a_picker_without_a_pool_lives(port: str, poolless: Served) -> None:
 
 
 @BOTH
-def test_an_unknown_name_is_not_found(port: str, ready: Served) -> None:
-    with Health(ready.ports[port]) as health:
-        assert health.check("nobody") == "NOT_FOUND"
-        assert next(health.watch("nobody")) == "SERVICE_UNKNOWN"
+def test_the_only_picker_answers_for_any_name(port: str, ready: Served, poolless: Served) -> None:
+    for picker, status in ((ready, "SERVING"), (poolless, "NOT_SERVING")):
+        with Health(picker.ports[port]) as health:
+            assert health.check("whatever-a-chart-asks") == status
+            assert next(health.watch("whatever-a-chart-asks")) == status
 
 
 @BOTH

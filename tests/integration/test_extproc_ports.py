@@ -57,12 +57,14 @@ async def status_of(call: Any) -> int:
     return int(answer.status)
 
 
-def on_health_port(script: Callable[[Health, HealthService, list[bool]], Awaitable[None]]) -> None:
+def on_health_port(
+    script: Callable[[Health, HealthService, list[bool]], Awaitable[None]], *, elected: bool = False
+) -> None:
     """Run a script against a health port that is ready as long as ``ready[0]``."""
 
     async def main() -> None:
         ready = [True]
-        service = HealthService(lambda: ready[0])
+        service = HealthService(lambda: ready[0], elected=elected)
         server, port = build_health_server(service, host="127.0.0.1")
         await server.start()
         try:
@@ -99,7 +101,7 @@ def test_liveness_is_serving_whatever_happens() -> None:
     on_health_port(script)
 
 
-def test_an_unknown_service_is_not_found_and_watched_as_unknown() -> None:
+def test_a_name_that_no_elected_picker_has_is_not_found_and_watched_as_unknown() -> None:
     async def script(health: Health, service: HealthService, ready: list[bool]) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await health.check("nobody")
@@ -108,7 +110,7 @@ def test_an_unknown_service_is_not_found_and_watched_as_unknown() -> None:
         assert await status_of(call) == UNKNOWN
         call.cancel()
 
-    on_health_port(script)
+    on_health_port(script, elected=True)
 
 
 def test_a_watcher_hears_each_change() -> None:

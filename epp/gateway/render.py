@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import yaml
 
 from epp.errors import ConfigError
@@ -21,7 +23,24 @@ def render(options: GatewayOptions) -> str:
         raise ConfigError(
             f"Envoy's configuration types are missing ({error.name}): pip install 'epp[gateway]'"
         ) from error
-    text: str = yaml.safe_dump(bootstrap(options), sort_keys=False, width=100)
+    return dumped(bootstrap(options))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes scripts line by line."""
+
+
+def _string(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _string)
+
+
+def dumped(value: Any) -> str:
+    """Return ``value`` as YAML to be read."""
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=100)
     return text
 
 
@@ -40,4 +59,4 @@ def check(options: GatewayOptions) -> None:
         raise ConfigError("--lean-usage and --lean-ttft need --mode=lean")
 
 
-__all__ = ["GatewayOptions", "render"]
+__all__ = ["GatewayOptions", "dumped", "render"]

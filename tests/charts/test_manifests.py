@@ -14,6 +14,7 @@ from tests.support.manifests import check
 
 FILES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 STOCK = [name for name in FILES if "lean" not in name]
+_JSON_PATCHES = ("EnvoyPatchPolicy", "jsonPatches")
 POOL = {"matchLabels": {"app": "vllm-qwen3-32b"}}
 
 
@@ -82,6 +83,31 @@ def test_envoy_gateway_is_told_the_same_in_its_own_words() -> None:
     cluster, route = one(objects, "EnvoyPatchPolicy")["spec"]["jsonPatches"]
     assert cluster["operation"]["value"] == lean.engines
     assert route["operation"]["value"] == cluster["name"] == lean.engines["name"]
+
+
+@pytest.mark.parametrize(("name", "added"), [("istio", (0, 1, 2)), ("envoy-gateway", (2, 1, 0))])
+def test_filters_that_read_answers_stand_before_the_picker_in_the_lean_bootstrap_s_order(
+    name: str, added: tuple[int, ...]
+) -> None:
+    """Istio inserts each before the router; Envoy Gateway is told to add each at the front."""
+    whole, more = read(f"{name}-lean.yaml"), read(f"{name}-lean-answers.yaml")
+    istio = name == "istio"
+    kind, patches = ("EnvoyFilter", "configPatches") if istio else _JSON_PATCHES
+    main = one(whole, kind)["spec"]
+    specs = sorted((each["spec"] for each in more), key=lambda spec: spec["priority"])
+    found = [patch for spec in specs for patch in spec[patches]]
+    lean = Lean(tls=True)
+    values = [(each.get("patch") or each["operation"])["value"] for each in found]
+    assert values == [lean.answers[i] for i in added]
+    if istio:
+        (picker,) = [each for each in main[patches] if each["applyTo"] == "HTTP_FILTER"]
+        assert all(each["match"] == picker["match"] for each in found)
+        assert max(spec["priority"] for spec in specs) < main.get("priority", 0)
+    else:
+        assert {each["name"] for each in found} == {main[patches][1]["name"]}
+        assert all(each["operation"]["path"].endswith("/http_filters/0") for each in found)
+    targets = {str(spec.get("targetRefs", spec.get("targetRef"))) for spec in [main, *specs]}
+    assert len(targets) == 1
 
 
 def test_every_way_to_the_picker_is_the_chart_s_service() -> None:

@@ -6,10 +6,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from epp.gateway.bootstrap import bootstrap
 from epp.gateway.options import GatewayOptions
+from epp.gateway.render import dumped
 
 FOLDER = Path(__file__).parents[3] / "gateway/kubernetes"
 PICKER = "qwen-epp.models.svc.cluster.local"
@@ -25,11 +24,14 @@ class Lean:
     """The parts of the lean bootstrap for a picker in a cluster."""
 
     def __init__(self, *, tls: bool) -> None:
-        whole = bootstrap(GatewayOptions(picker_host=PICKER, picker_tls=tls))
+        options = GatewayOptions(
+            picker_host=PICKER, picker_tls=tls, lean_ttft=True, lean_usage=True
+        )
+        whole = bootstrap(options)
         self.listener: dict[str, Any] = whole["staticResources"]["listeners"][0]
         self.engines, self.picker = whole["staticResources"]["clusters"]
         self.manager = self.listener["filterChains"][0]["filters"][0]["typedConfig"]
-        self.filter = self.manager["httpFilters"][0]
+        *self.answers, self.filter, _ = self.manager["httpFilters"]
         self.log = self.manager["accessLog"][0]["typedConfig"]
 
     def manager_patch(self) -> dict[str, Any]:
@@ -44,6 +46,7 @@ class Lean:
 def manifests() -> dict[Path, str]:
     """Return the manifests that embed parts of the bootstrap, with the text they should have."""
     istio, envoy_gateway = Lean(tls=True), Lean(tls=False)
+    answers = dict(zip(("TTFT", "STREAMS", "WHOLE"), istio.answers, strict=True))
     parts = {
         "istio-lean.yaml": {
             "PICKER": istio.picker,
@@ -53,6 +56,8 @@ def manifests() -> dict[Path, str]:
             "BUFFER": {"perConnectionBufferLimitBytes": _buffer(istio)},
         },
         "envoy-gateway-lean.yaml": {"ENGINES": envoy_gateway.engines},
+        "istio-lean-answers.yaml": answers,
+        "envoy-gateway-lean-answers.yaml": answers,
     }
     return {
         FOLDER / name: _filled((FOLDER / name).read_text(), values)
@@ -76,7 +81,6 @@ def _filled(text: str, parts: dict[str, Any]) -> str:
         lines.append(line)
         if line.lstrip().startswith("# part "):
             name = line.split()[2]
-            dumped = yaml.safe_dump(parts[name], sort_keys=False, width=100)
-            lines += textwrap.indent(dumped, " " * indent).splitlines()
+            lines += textwrap.indent(dumped(parts[name]), " " * indent).splitlines()
             skipping = indent
     return "\n".join(lines) + "\n"

@@ -22,10 +22,11 @@ Value = TypeVar("Value")
 
 
 class Relay:
-    """Passes bytes both ways to ``target``, a port; 0 refuses."""
+    """Passes bytes both ways to ``target``, a port of ``host``; 0 refuses."""
 
     def __init__(self) -> None:
         self.port = 0
+        self.host = "127.0.0.1"
         self.target = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -77,7 +78,7 @@ class Relay:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", self.target)
+            there, back = await asyncio.open_connection(self.host, self.target)
         except OSError:
             return
         self._ends.add(back)

@@ -63,6 +63,9 @@ class Summary(msgspec.Struct, frozen=True):
     engine_hit_rate: float | None = None
     ttft_p50: float | None = None
     ttft_p99: float | None = None
+    ttft_waiting: float | None = None
+    ttft_picker: float | None = None
+    ttft_engine: float | None = None
     decision_p50: float | None = None
     decision_p99: float | None = None
 
@@ -212,6 +215,7 @@ def _summary(answer: Answer) -> Table:
     table.add_row("prefix hit rate", _hits(summary), line(history.hit_rate, most=1.0))
     table.add_row("errors", _percent(summary.error_share))
     table.add_row("time to first byte", _pair(summary.ttft_p50, summary.ttft_p99))
+    table.add_row("its parts, mean", _parts(summary))
     table.add_row("time of a decision", _pair(summary.decision_p50, summary.decision_p99))
     return table
 
@@ -219,6 +223,16 @@ def _summary(answer: Answer) -> Table:
 def _hits(summary: Summary) -> str:
     told = summary.engine_hit_rate
     return _percent(summary.hit_rate) + ("" if told is None else f" (engines: {_percent(told)})")
+
+
+def _parts(summary: Summary) -> str:
+    parts = {
+        "waiting": summary.ttft_waiting,
+        "picker": summary.ttft_picker,
+        "engine": summary.ttft_engine,
+    }
+    told = [f"{name} {_seconds(value)}" for name, value in parts.items() if value is not None]
+    return ", ".join(told) or "not measured"
 
 
 def _cells(pod: Pod) -> Mapping[str, Text]:

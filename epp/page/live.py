@@ -39,6 +39,10 @@ class Sample(msgspec.Struct, frozen=True):
     cached_tokens: float = 0.0  #: of those
     first_byte: tuple[int, ...] = ()  #: time to the first byte, by bucket, not cumulative
     decision: tuple[int, ...] = ()  #: time of one decision, the same
+    streams: int = 0  #: streamed answers whose first byte was seen
+    waiting: float = 0.0  #: seconds that these waited for leave to go on
+    picker: float = 0.0  #: seconds of the picker's work on them
+    engine: float = 0.0  #: seconds from there to their first bytes
 
 
 class Buckets(msgspec.Struct, frozen=True):
@@ -57,6 +61,9 @@ class Summary(msgspec.Struct, frozen=True):
     engine_hit_rate: float | None  #: told by the engines, of prompt tokens
     ttft_p50: float | None
     ttft_p99: float | None
+    ttft_waiting: float | None  #: mean, of streamed answers: what the first byte waited for
+    ttft_picker: float | None
+    ttft_engine: float | None
     decision_p50: float | None
     decision_p99: float | None
 
@@ -142,6 +149,9 @@ def summarise(samples: Sequence[Sample], buckets: Buckets) -> Summary:
         engine_hit_rate=_engine_hit_rate(longer),
         ttft_p50=quantile(0.5, longer.first_byte, buckets.first_byte),
         ttft_p99=quantile(0.99, longer.first_byte, buckets.first_byte),
+        ttft_waiting=_mean(longer.waiting, longer.streams),
+        ttft_picker=_mean(longer.picker, longer.streams),
+        ttft_engine=_mean(longer.engine, longer.streams),
         decision_p50=quantile(0.5, longer.decision, buckets.decision),
         decision_p99=quantile(0.99, longer.decision, buckets.decision),
     )
@@ -204,6 +214,10 @@ def added(histograms: Iterable[Sequence[int]], size: int) -> tuple[int, ...]:
     for counts in histograms:
         total = list(map(add, total, counts))
     return tuple(total)
+
+
+def _mean(total: float, count: int) -> float | None:
+    return total / count if count else None
 
 
 def _rate(step: Sample) -> float | None:

@@ -50,6 +50,7 @@ def test_a_summary_tells_rates_and_percentiles() -> None:
     summary = {
         "requests_per_second": 1234.56, "error_share": 0.0, "hit_rate": 0.5,
         "engine_hit_rate": 0.47, "ttft_p50": 0.0823, "ttft_p99": 1.5,
+        "ttft_waiting": 0.0, "ttft_picker": 0.0003, "ttft_engine": 0.08,
         "decision_p50": 0.00012, "decision_p99": 0.0009,
     }  # fmt: skip
     lines = written(summary=summary)
@@ -57,6 +58,7 @@ def test_a_summary_tells_rates_and_percentiles() -> None:
     assert "errors 0.0%" in lines
     assert "prefix hit rate 50.0% (engines: 47.0%)" in lines
     assert "time to first byte p50 82.3 ms, p99 1.50 s" in lines
+    assert "its parts, mean waiting 0 ms, picker 0.3 ms, engine 80 ms" in lines
     assert "time of a decision p50 0.12 ms, p99 0.9 ms" in lines
 
 

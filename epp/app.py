@@ -56,6 +56,7 @@ from epp.watching import Watching
 
 SWEEP_SECONDS = 0.25  #: between looks at exchanges that nobody told the end of
 NOTICE_SECONDS = 1.0  #: not ready, but still serving, before the port closes
+HANDOVER_SECONDS = 5.0  #: the same for a leader: others try every 2.4 s, then are found to be ready
 GC_THRESHOLDS = (20_000, 20, 20)
 """Allocations between collections: few objects of ours form cycles, and a full collection with
 a large index stops the loop for milliseconds."""
@@ -220,10 +221,12 @@ class App:
             await stop.wait()
             log.info("draining", extra={"fields": {"streams": service.active}})
             health.drain()
+            leads = self.leader is not None and self.leader.ready
             async with asyncio.TaskGroup() as group:
                 if self.leader is not None:
                     group.create_task(self.leader.release(), name="release")
-                await self._drain(server, hurry)
+                notice = HANDOVER_SECONDS if leads else NOTICE_SECONDS
+                await self._drain(server, hurry, notice=notice)
         finally:
             await server.stop()
             await health_server.stop(None)
@@ -232,10 +235,10 @@ class App:
     def _ready(self) -> bool:
         return self.pool.synced and (self.leader is None or self.leader.ready)
 
-    async def _drain(self, server: PickerServer, hurry: asyncio.Event) -> None:
+    async def _drain(self, server: PickerServer, hurry: asyncio.Event, *, notice: float) -> None:
         """Drain, until done or told a second time to stop."""
         drain = asyncio.create_task(
-            server.drain(self.options.drain_timeout, notice=NOTICE_SECONDS), name="drain"
+            server.drain(self.options.drain_timeout, notice=notice), name="drain"
         )
         told = asyncio.create_task(hurry.wait(), name="hurry")
         await asyncio.wait((drain, told), return_when=asyncio.FIRST_COMPLETED)

@@ -129,7 +129,10 @@ def test_of_two_replicas_one_is_ready_and_its_end_is_the_others_turn(tmp_path: P
                     assert await second.health("liveness") == SERVING
                     assert (await second.get("/readyz"))[0] == 503
                     first.signal(signal.SIGTERM)
-                    await eventually(lambda: is_ready(second))
+                    while not await is_ready(second):
+                        await complete(first.gateway)  # not ready, and yet it serves
+                    await complete(second.gateway)
+                    second.child.kill()  # it would look for a successor too
             (lease,) = kube.objects.collection(LEASE)
             assert lease == "epp-default-pool.llm-d.ai"
 

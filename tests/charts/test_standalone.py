@@ -43,8 +43,25 @@ def bootstrap(values: dict[str, Any]) -> Any:
             {"ports": {"extProc": 9102}},
             GatewayOptions(mode="stock", listen_host="::", picker_host=HOST, picker_port=9102),
         ),
+        (
+            {"leanTtft": True},
+            {},
+            GatewayOptions(listen_host="0.0.0.0", picker_tls=False, lean_ttft=True),
+        ),
+        (
+            {"placement": "service", "leanTtft": True, "leanUsage": True},
+            {},
+            GatewayOptions(listen_host="0.0.0.0", picker_host=HOST, lean_ttft=True,
+                           lean_usage=True),
+        ),
+        (
+            {"bootstrap": "stock", "leanTtft": True, "leanUsage": True},
+            {},
+            GatewayOptions(mode="stock", listen_host="0.0.0.0", picker_tls=False),
+        ),
     ],
-    ids=["sidecar", "stock sidecar with other ports", "service", "stock service over IPv6"],
+    ids=["sidecar", "stock sidecar with other ports", "service", "stock service over IPv6",
+         "lean with the first chunk", "lean with all", "stock knows by itself"],
 )  # fmt: skip
 def test_the_bootstrap_is_what_epp_gateway_prints_for_it(
     envoy: dict[str, Any], picker: dict[str, Any], expected: GatewayOptions

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from epp.gateway.options import GatewayOptions
-from epp.gateway.render import render
+from epp.gateway.render import dumped, render
 from tests.charts.derived.documented import Value, translations, values
-from tests.charts.derived.lean import manifests
+from tests.charts.derived.lean import Lean, manifests
 from tests.charts.derived.schema import schema
 from tests.support.chart import CHART
 
@@ -24,13 +24,15 @@ BOOTSTRAPS = {
 
 def derived() -> dict[Path, str]:
     """Return each file that follows from others, with the text it should have."""
-    readme = CHART / "README.md"
+    readme, answers = CHART / "README.md", Lean(tls=True).answers
     text = _replace(readme.read_text(), "values", _values_table())
     return {
         CHART / "values.schema.json": json.dumps(schema(), indent=1) + "\n",
         readme: _replace(text, "translations", _translations_table()),
         **manifests(),
         **{CHART / "files" / name: _bootstrap(each) for name, each in BOOTSTRAPS.items()},
+        CHART / "files/envoy-lean-ttft-filters.yaml": dumped(answers[:1]),
+        CHART / "files/envoy-lean-usage-filters.yaml": dumped(answers[1:]),
     }
 
 

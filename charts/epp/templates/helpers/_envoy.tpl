@@ -1,11 +1,19 @@
 {{- /*
 The bootstrap that `epp gateway` prints, with this release's ports and hosts in place of those in
-the file's first line.
+the file's first line, and before the other filters those that read answers.
 */ -}}
 {{- define "epp.bootstrap" -}}
 {{- $v := .values -}}
 {{- $file := printf "files/envoy-%s-%s.yaml" $v.envoy.bootstrap $v.envoy.placement -}}
+{{- $filters := "" -}}
+{{- if and $v.envoy.leanTtft (eq $v.envoy.bootstrap "lean") -}}
+{{- $filters = .root.Files.Get "files/envoy-lean-ttft-filters.yaml" -}}
+{{- end -}}
+{{- if and $v.envoy.leanUsage (eq $v.envoy.bootstrap "lean") -}}
+{{- $filters = .root.Files.Get "files/envoy-lean-usage-filters.yaml" | print $filters -}}
+{{- end -}}
 {{- .root.Files.Get $file
+    | replace "httpFilters:\n" (printf "httpFilters:%s\n" (trimSuffix "\n" $filters | nindent 10 | trimSuffix "\n          "))
     | replace "portValue: 8081" (printf "portValue: %d" (int $v.envoy.port))
     | replace "portValue: 9002" (printf "portValue: %d" (int $v.picker.ports.extProc))
     | replace "address: 0.0.0.0" (printf "address: %s" (quote $v.envoy.listenHost))

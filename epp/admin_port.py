@@ -64,7 +64,8 @@ def cluster_of(options: ServeOptions) -> Access | None:
     wanted = options.metrics_endpoint_auth
     if wanted is None:
         fixed = options.endpoints or options.endpoints_file
-        wanted = bool(options.pool_name or options.endpoint_selector) and not fixed
+        told = options.pool_name or options.all_pools or options.endpoint_selector
+        wanted = bool(told) and not fixed
     if not wanted:
         return None
     found = access_of(options)

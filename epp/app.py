@@ -10,9 +10,9 @@ import asyncio
 import gc
 import logging
 import os
-import random
 import signal
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,37 +22,30 @@ from grpc import aio
 
 from epp import output
 from epp.admin_port import admin_of
-from epp.answering import Answering
-from epp.build import Parts, configure, retire
 from epp.catalog import Catalog
 from epp.clock import SystemClock
-from epp.collect.scrape import Scraper
 from epp.config.watch import watch_file
-from epp.counts import ScrapeCounts, StreamCounts, watch_pipeline
+from epp.counts import StreamCounts
 from epp.errors import ConfigError
 from epp.exchange import Exchange
 from epp.extproc import tls
 from epp.extproc.health import HealthService
-from epp.extproc.listen import PickerServer, build_health_server, build_server
+from epp.extproc.listen import OwnPort, build_health_server, build_server
 from epp.extproc.measured import measure
 from epp.extproc.server import ExtProcService, Settings
 from epp.feedback.access_log import AccessLogs
 from epp.feedback.unseen import Unseen
-from epp.ledger import Ledger
+from epp.lanes.lane import Shared, Told
+from epp.lanes.many import Many
+from epp.lanes.one import One
+from epp.lanes.ports import Ports
 from epp.options import ServeOptions
-from epp.origin import Told, collecting_of, leadership_of, origin_of, scraping_of
-from epp.page.board import Board
-from epp.pipeline import Pipeline, types_of
+from epp.origin import leadership_of
 from epp.placement import stay_together
-from epp.plugin import Observer
-from epp.pool import Pool
-from epp.router import Router
-from epp.rules import RuleBook
 from epp.telemetry import log as logs
 from epp.telemetry.admin import AdminPages, AdminServer
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.trace_settings import tracing_of
-from epp.watching import Watching
 
 SWEEP_SECONDS = 0.25  #: between looks at exchanges that nobody told the end of
 NOTICE_SECONDS = 1.0  #: not ready, but still serving, before the port closes
@@ -86,51 +79,22 @@ class App:
     def __init__(self, options: ServeOptions) -> None:
         self.options = options
         self.clock = SystemClock()
-        self.pool = Pool(options.pool_name or "default")
-        self.ledger = Ledger()
         self.leader = leadership_of(options)
         self.metrics = Metrics()
-        self.book = RuleBook(tell=self.metrics.rewritten)
-        self.board = Board(self.pool, self.ledger, self.metrics.store, self.clock)
-        self.unseen = Unseen(self.pool, self.clock)
         self.tracing = tracing_of(options.tracing, os.environ)
         if self.tracing is not None:
             logs.set_up(options.verbosity, options.log_format, trace_id=self.tracing.trace_id)
-        self._seldom = logs.Seldom(self.clock, log.warning)
-        self._resting: set[str] = set()  #: names of plugins left out for their faults
-        self._last_error = ""  #: why the last reload was refused; "" if it was not
-        self.watching = Watching(options, self.metrics, ledger=self.ledger, clock=self.clock)
-        self.parts = Parts(
+        self._started_with = self._read()[0]  #: for the watch to compare with
+        shared = Shared(
+            options=options,
             clock=self.clock,
-            random=random.Random(),
-            ledger=self.ledger,
-            pool=self.pool,
-            book=self.book,
             catalog=Catalog(options.plugin_paths),
-            allow_experimental=options.allow_experimental_plugins,
-            extra_observers=(*self.watching.observers, self.board.traffic),
-            witness=self.watching.receipts,
-            emit_scores=options.emit_endpoint_scores,
-            on_fault=self._plugin_fault,
-            timings=self.metrics,
+            seldom=logs.Seldom(self.clock, log.warning),
             tracer=self.tracing,
         )
-        text = self._text()
-        self._started_with = text  #: the configuration's text, for the watch to compare with
-        self.loaded, pipeline = configure(text, self.parts, source=options.config_file)
-        self._warn(self.loaded.warnings, pipeline)
-        self.router = Router(
-            self.pool,
-            pipeline,
-            self.ledger,
-            clock=self.clock,
-            on_observer_error=self._observer_error,
-            heed_subset=not options.disable_endpoint_subset_filter,
-        )
-        retire(None, pipeline, self.pool)
-        for forget in (self.ledger.forget, self.metrics.forget, self.board.traffic.forget):
-            self.pool.on_forget(forget)
-        self.metrics.plugin_types = types_of(pipeline)
+        pools = Many if options.many_pools else One
+        self.pools: One | Many = pools(shared, self.metrics, self._read)
+        self.unseen = Unseen(self.pools, self.clock)
 
     async def run(self) -> int:
         """Serve until told to stop; return the exit status.
@@ -167,26 +131,7 @@ class App:
 
     def reload(self, why: str) -> None:
         """Read the configuration again; what is wrong with it changes nothing."""
-        before = self.router.pipeline
-        try:
-            loaded, pipeline = configure(
-                self._text(), self.parts, previous=before, source=self.options.config_file
-            )
-        except ConfigError as error:
-            self._last_error = str(error)
-            self.metrics.reloaded(ok=False)
-            log.error("the configuration stays as it was (%s): %s", why, error)  # noqa: TRY400
-            return
-        self._warn(loaded.warnings, pipeline)
-        if collecting_of(loaded, pipeline) != collecting_of(self.loaded, before):
-            log.warning("the data layer is configured at start only: restart the picker for it")
-        self.router.reload(pipeline)
-        retire(before, pipeline, self.pool)
-        self._enable(before, pipeline)
-        self.loaded, self._last_error = loaded, ""
-        self.metrics.plugin_types = types_of(pipeline)
-        self.metrics.reloaded(ok=True)
-        log.info("the configuration was read again (%s)", why)
+        self.pools.reload(why)
 
     # --- serving -------------------------------------------------------------------------
 
@@ -197,19 +142,26 @@ class App:
         credentials = None
         if options.secure_serving:
             credentials = tls.credentials(Path(options.cert_path) if options.cert_path else None)
-        server = build_server(
+        build = partial(
+            build_server,
             service,
             health=health if options.health_checking else None,
             handlers=(AccessLogs(self.unseen).handler(),),
             credentials=credentials,
             host=options.host,
-            port=options.grpc_port,
             max_message_bytes=(options.grpc_max_recv_msg_size, options.grpc_max_send_msg_size),
+        )
+        server = Ports(
+            build(port=options.grpc_port),
+            lambda: self.pools.ports,
+            lambda port: build(port=OwnPort(port)),
+            options.drain_timeout,
         )
         health_server, health_port = build_health_server(
             health, host=options.host, port=options.grpc_health_port
         )
         admin = admin_of(options, self.metrics, pages=self._pages(service, stop), clock=self.clock)
+        admin.pools = self.pools.pages_by_pool
         try:
             await self._start(server.start(), health_server, admin)
             ports = {"grpc": server.port, "health": health_port, "admin": admin.port}
@@ -233,9 +185,9 @@ class App:
             await admin.stop()
 
     def _ready(self) -> bool:
-        return self.pool.synced and (self.leader is None or self.leader.ready)
+        return self.pools.ready and (self.leader is None or self.leader.ready)
 
-    async def _drain(self, server: PickerServer, hurry: asyncio.Event, *, notice: float) -> None:
+    async def _drain(self, server: Ports, hurry: asyncio.Event, *, notice: float) -> None:
         """Drain, until done or told a second time to stop."""
         drain = asyncio.create_task(
             server.drain(self.options.drain_timeout, notice=notice), name="drain"
@@ -260,55 +212,33 @@ class App:
             raise ConfigError(f"cannot listen on port {admin.port}: {error}") from error
 
     def _service(self) -> ExtProcService:
-        answering = Answering(lambda: self.router.pipeline, self.watching.answer_headers)
         service = ExtProcService(
-            self.router,
+            self.pools.router,
             settings=msgspec.convert(self.options, Settings, from_attributes=True),
             unseen=self.unseen,
             counters=StreamCounts(self.metrics),
-            answer_headers=answering.headers,
             on_answer_piece=Exchange.response_data,
         )
-        service.answer_metadata = answering.metadata
+        self.pools.attach(service)
         measure(service, self.metrics, self.clock, lives=self.options.enable_grpc_stream_metrics)
         if self.tracing is not None:
             self.tracing.attach(service)
-        self.metrics.watch_pool(self.pool.name, self.pool.snapshot, self.ledger)
-        watch_pipeline(self.metrics, lambda: self.router.pipeline, self.pool)
         self.metrics.live("epp_buffered_bytes", lambda: {(): float(service.budget.used)})
         self.metrics.live("epp_open_exchanges", lambda: {(): float(len(self.unseen))})
+        if (leader := self.leader) is not None:
+            self.metrics.live("epp_leader", lambda: {(): float(leader.leads)})
         return service
 
     # --- collecting ----------------------------------------------------------------------
 
     def _collectors(self) -> dict[str, Coroutine[Any, Any, None]]:
-        plugins = self.router.pipeline.plugins.values()
         return {
-            "endpoints": self._endpoints(plugins),
-            "scrape": self._scraper(plugins).run(self.pool),
+            **self.pools.work(self.leader),
             "unseen": self._sweep(),
-            "board": self.board.run(),
             **({"placement": stay_together()} if self.options.one_cpu else {}),
             **({} if self.leader is None else {"leader": self.leader.run()}),
             **self._watches(),
         }
-
-    def _endpoints(self, plugins: Any) -> Coroutine[Any, Any, None]:
-        told = Told(self._seldom, self.book, self.leader)
-        origin = origin_of(self.options, plugins, told)
-        origin.load(self.pool)
-        return origin.run(self.pool)
-
-    def _scraper(self, plugins: Any) -> Scraper:
-        settings, engines = scraping_of(self.options, plugins)
-        return Scraper(
-            settings,
-            engines,
-            clock=self.clock,
-            random=random.Random(),
-            ledger=self.ledger,
-            reports=ScrapeCounts(self.metrics, self._seldom),
-        )
 
     async def _sweep(self) -> None:
         while True:
@@ -330,31 +260,18 @@ class App:
 
     # --- telling -------------------------------------------------------------------------
 
-    def _text(self) -> str | None:
+    def _read(self) -> Told:
         options = self.options
         if options.config_file and options.config_text:
             raise ConfigError("--config-file and --config-text exclude each other")
         if not options.config_file:
-            return options.config_text or None
+            return options.config_text or None, ""
         try:
-            return Path(options.config_file).read_bytes().decode()
+            return Path(options.config_file).read_bytes().decode(), options.config_file
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the configuration: {error}") from error
 
-    def _warn(self, warnings: tuple[str, ...], pipeline: Pipeline) -> None:
-        for warning in (*warnings, *pipeline.warnings):
-            log.warning(warning)
-
     def _pages(self, service: ExtProcService, stop: asyncio.Event) -> AdminPages:
-        def config() -> Any:
-            return {
-                "source": self.loaded.source or "built in",
-                "current": not self._last_error,
-                "lastError": self._last_error,
-                "warnings": self.loaded.warnings,
-                "config": self.loaded.config,
-            }
-
         def state() -> Any:
             return {
                 "streams": service.active,
@@ -366,34 +283,4 @@ class App:
                 "draining": stop.is_set(),
             }
 
-        return AdminPages(
-            ready=lambda: self._ready() and not stop.is_set(),
-            config=config,
-            endpoints=self.pool.snapshot,
-            plugins=lambda: self.router.pipeline.plugins,
-            in_flight=self.board.in_flight,
-            state=state,
-            live=self.board.answer,
-            decisions=self.watching.receipts,
-        )
-
-    def _observer_error(self, observer: Observer, error: Exception) -> None:
-        name = type(observer).__name__
-        self.metrics.plugin_failed(name, "raised")
-        self._seldom(f"{name} raised {type(error).__name__}", kind=name)
-
-    def _enable(self, before: Pipeline, pipeline: Pipeline) -> None:
-        """Whatever rested in ``before`` and is not in ``pipeline`` does not rest any more."""
-        for name, made in before.plugins.items():
-            if name in self._resting and pipeline.plugins.get(name) is not made:
-                self._plugin_fault(name, "enabled")
-
-    def _plugin_fault(self, name: str, kind: str) -> None:
-        if kind in ("disabled", "enabled"):
-            rests = kind == "disabled"
-            (self._resting.add if rests else self._resting.discard)(name)
-            type_ = self.metrics.plugin_types.get(name, name)
-            self.metrics.plugin_disabled(name, type_, disabled=rests)
-        else:
-            self.metrics.plugin_failed(name, kind)
-        self._seldom(f"plugin {name!r}: {kind}", kind=f"{name} {kind}")
+        return self.pools.pages(lambda: self._ready() and not stop.is_set(), state)

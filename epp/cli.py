@@ -203,8 +203,13 @@ def _serve_endpoints(serve: argparse.ArgumentParser, default: ServeOptions) -> N
     where.add_argument(
         "--pool-name",
         default="",
-        help="an InferencePool of a cluster; with --endpoints, only its name in metrics",
+        help="an InferencePool of a cluster, or several with commas; with --endpoints, only its name "
+        "in metrics",
     )
+    _boolean(
+        where, "--all-pools", default=False,
+        help="every InferencePool of the namespace, as they come and go",
+    )  # fmt: skip
     where.add_argument(
         "--endpoint-selector", default="", metavar="LABELS",
         help="pods of a cluster, without a pool; needs --endpoint-target-ports",
@@ -217,6 +222,11 @@ def _serve_endpoints(serve: argparse.ArgumentParser, default: ServeOptions) -> N
     cluster.add_argument(
         "--pool-namespace", default=os.environ.get("NAMESPACE", ""),
         help="of the pool and its pods; by default $NAMESPACE, or the service account's",
+    )  # fmt: skip
+    _boolean(
+        cluster, "--pool-ports", default=False,
+        help="with many pools: listen on the port that each one's endpointPickerRef names; a request "
+        "that comes there is for that pool, whatever else the gateway says",
     )  # fmt: skip
     cluster.add_argument("--pool-group", default=default.pool_group, help="API group of the pool")
     cluster.add_argument(

@@ -2,6 +2,7 @@
 
 * EppError
   + BadRequest          400  the body cannot be understood
+  + UnknownPool         404  it is for a pool that this picker does not serve
   + NoKvCache           412  ``prefer: if-available`` and the endpoint holds none of it
   + TooLarge            413  the body is over the limit
   + Dropped             429  the pool, or this picker, is busy
@@ -10,6 +11,7 @@
     - Evicted                and the request was given up for a better one
   + Unavailable         503  nobody can serve this at the moment
     - NoEndpoints            no endpoint can
+    - NoPool                 nobody says for which pool it is
     - Overloaded             this picker's own memory is full
     - ShuttingDown           this picker is going away
   + OutOfOrder          500  Envoy broke the protocol
@@ -39,6 +41,14 @@ class BadRequest(EppError):
 
     status = 400
     kind = "BadRequestError"
+
+
+class UnknownPool(EppError):
+    """The gateway names a pool that this picker does not serve."""
+
+    status = 404
+    kind = "NotFoundError"
+    reason = "rejected-unknown-pool"
 
 
 class NoKvCache(EppError):
@@ -92,6 +102,12 @@ class NoEndpoints(Unavailable):
     """Nothing in the pool can serve this request."""
 
     reason = "rejected-no-endpoints"
+
+
+class NoPool(Unavailable):
+    """Nobody says which pool the request is for, or the pools are not known yet."""
+
+    reason = "rejected-no-pool"
 
 
 class Overloaded(Unavailable):

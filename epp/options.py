@@ -13,7 +13,9 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # where endpoints come from
     endpoints: str = ""  #: ``host:port,...``
     endpoints_file: str = ""  #: a watched YAML file, the shape of file-discovery
-    pool_name: str = ""  #: an InferencePool, or just the name in metrics
+    pool_name: str = ""  #: an InferencePool, several with commas, or just the name in metrics
+    all_pools: bool = False  #: every InferencePool of the namespace
+    pool_ports: bool = False  #: listen on the port that each pool's endpointPickerRef names
     pool_namespace: str = ""  #: "": that of our service account or kubeconfig
     pool_group: str = "inference.networking.k8s.io"
     endpoint_selector: str = ""  #: labels of pods, instead of an InferencePool
@@ -84,3 +86,13 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     tracing: bool | None = None  #: None traces if OpenTelemetry's variables name an exporter
 
     warnings: tuple[str, ...] = ()  #: about the command line itself, to be logged at start
+
+    @property
+    def pool_names(self) -> tuple[str, ...]:
+        """The pools that are named."""
+        return tuple(name.strip() for name in self.pool_name.split(",") if name.strip())
+
+    @property
+    def many_pools(self) -> bool:
+        """Whether each pool has a lane of its own."""
+        return self.all_pools or len(self.pool_names) > 1

@@ -13,6 +13,7 @@ from epp.collect.discovery import EndpointsFile
 from epp.collect.fetch import Source
 from epp.collect.kube.cluster import Cluster
 from epp.collect.kube.leader import Leadership, lease_name
+from epp.collect.kube.pools import Homes, Pools
 from epp.collect.kube.wanted import Wanted
 from epp.collect.pace import Pace
 from epp.collect.parse.engines import Engines
@@ -44,16 +45,20 @@ log = logging.getLogger(__name__)
 class NoOrigin:
     """Stands in for a cluster that there is not: the picker lives, but is not ready."""
 
+    synced = False
+
     def __init__(self, options: ServeOptions, why: str) -> None:
-        self._wanted = (
-            f"--pool-name {options.pool_name}"
-            if options.pool_name
-            else f"--endpoint-selector {options.endpoint_selector}"
-        )
+        if options.all_pools:
+            self._wanted = "--all-pools"
+        elif options.pool_name:
+            self._wanted = f"--pool-name {options.pool_name}"
+        else:
+            self._wanted = f"--endpoint-selector {options.endpoint_selector}"
         self._why = why
 
-    def load(self, pool: Pool) -> None:
+    def load(self, pool: Pool | None = None) -> None:
         """Say what is missing."""
+        del pool
         log.error(
             "not ready, since there are no endpoints: %s needs a Kubernetes cluster (%s); or say "
             "where the endpoints are with --endpoints HOST:PORT,... or --endpoints-file FILE, or "
@@ -62,7 +67,7 @@ class NoOrigin:
             self._why,
         )
 
-    async def run(self, pool: Pool) -> None:
+    async def run(self, pool: Pool | None = None) -> None:
         """Return: nothing will come."""
 
 
@@ -102,6 +107,55 @@ def origin_of(options: ServeOptions, plugins: Iterable[Any], told: Told) -> Orig
     )
 
 
+def pools_of(
+    options: ServeOptions,
+    homes: Homes,
+    report: Callable[[str], None],
+    leader: Leadership | None,
+) -> Pools | NoOrigin:
+    """Return what follows the pools that ``options`` name, or all.
+
+    Raises:
+        ConfigError: the options exclude each other, or ``--kubeconfig`` cannot be used.
+    """
+    for flag in ("endpoints", "endpoints_file", "endpoint_selector"):
+        if getattr(options, flag):
+            said = "--all-pools" if options.all_pools else "--pool-name with several pools"
+            raise ConfigError(f"{said} and --{flag.replace('_', '-')} exclude each other")
+    if options.all_pools and options.pool_name:
+        raise ConfigError("--all-pools and --pool-name exclude each other")
+    access = access_of(options)
+    if isinstance(access, str):
+        missing = NoOrigin(options, access)
+        missing.load()
+        return missing
+    wanted = Wanted(
+        options.pool_namespace or access.namespace,
+        group=options.pool_group,
+        family=options.pod_ip_family,
+    )
+    return Pools(
+        access,
+        wanted,
+        names=frozenset(options.pool_names),
+        homes=homes,
+        report=report,
+        leads=_leads(leader),
+    )
+
+
+def namespace_of(options: ServeOptions) -> str:
+    """Return the namespace of the pools; "" if no cluster tells it."""
+    if options.pool_namespace:
+        return options.pool_namespace
+    access = access_of(options)
+    return "" if isinstance(access, str) else access.namespace
+
+
+def _leads(leader: Leadership | None) -> Callable[[], bool]:
+    return (lambda: True) if leader is None else (lambda: leader.leads)
+
+
 def leadership_of(options: ServeOptions) -> Leadership | None:
     """Return this picker's part in an election, if it is to have one.
 
@@ -115,7 +169,8 @@ def leadership_of(options: ServeOptions) -> Leadership | None:
         log.warning("no leader is elected, every replica that is ready picks: %s", access)
         return None
     namespace = options.pool_namespace or access.namespace
-    name = lease_name(namespace, options.pool_name, os.environ.get("POD_NAME", ""))
+    pool = "" if options.many_pools else options.pool_name
+    name = lease_name(namespace, pool, os.environ.get("POD_NAME", ""))
     return Leadership(access, Candidate(namespace, name, own_identity()))
 
 
@@ -140,8 +195,7 @@ def _cluster(options: ServeOptions, told: Told) -> Cluster | NoOrigin:
         fixed,
         options.pod_ip_family,
     )
-    leader = told.leader
-    leads = (lambda: True) if leader is None else (lambda: leader.leads)
+    leads = _leads(told.leader)
     return Cluster(access, wanted, book=told.book, report=told.report, leads=leads)
 
 

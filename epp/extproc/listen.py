@@ -23,6 +23,10 @@ ON_ITS_WAY_SECONDS = 0.1  #: for a stream that a gateway opened before it heard 
 LAST_WRITES_SECONDS = 1.0  #: for answers on their way when the last stream has ended
 
 
+class OwnPort(int):
+    """A port that one pool has for itself."""
+
+
 class PickerServer:
     """The ext_proc port, and its health."""
 
@@ -72,6 +76,10 @@ class PickerServer:
         await self._server.stop(None)
         await closing
 
+    async def leave(self, grace: float) -> None:
+        """Close this port alone; its open streams get ``grace`` seconds to finish."""
+        await self._server.stop(grace)
+
     async def _quiet(self) -> None:
         """Return when no stream is open, and none came that was on its way as the port closed."""
         while True:
@@ -92,7 +100,7 @@ def build_server(
     handlers: Sequence[grpc.GenericRpcHandler] = (),
     credentials: grpc.ServerCredentials | None = None,
     host: str = "0.0.0.0",
-    port: int = 0,
+    port: int | OwnPort = 0,
     max_message_bytes: int | tuple[int, int] | None = None,
 ) -> PickerServer:
     """Bind the ext_proc port. Call it in the running event loop.
@@ -103,7 +111,8 @@ def build_server(
         handlers: further services on the same port.
         credentials: None serves plain text.
         host: address to listen on.
-        port: 0 takes a free one; see `PickerServer.port`.
+        port: 0 takes a free one; see `PickerServer.port`. What comes to an `OwnPort` is for the
+            pool whose it is.
         max_message_bytes: largest message; a pair is for those received and those sent. None and
             0 allow the service's largest body, and 16 MiB at least.
 
@@ -115,7 +124,8 @@ def build_server(
     received, sent = both if isinstance(both, tuple) else (both, both)
     server = aio.server(options=_options(received or largest, sent or largest))
     extra = [health.handler()] if health is not None else []
-    server.add_generic_rpc_handlers((service.handler(), *extra, *handlers))
+    process = service.handler(port if isinstance(port, OwnPort) else 0)
+    server.add_generic_rpc_handlers((process, *extra, *handlers))
     bound = _bind(server, host, port, credentials)
     return PickerServer(server, bound, service, health, secure=credentials is not None)
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from typing import Protocol
 
 from epp.clock import Clock
 from epp.exchange import Exchange, Told
-from epp.model import Endpoint, Outcome
-from epp.pool import Pool
+from epp.model import Endpoint, EndpointId, Outcome
 
 MAX_AGE = 3600.0  #: seconds an exchange may stay unseen, whatever the evidence
 SEEN_AFTER = 1.0  #: seconds after which a scrape must include a request that was forwarded
@@ -33,6 +33,14 @@ whose upload is slow."""
 RELEASED = 4096  #: exchanges kept open without a booking: some gateways never open a log
 EARLY_ENTRIES = 4096  #: entries kept that came before their stream ended
 EARLY_SECONDS = 5.0  #: and for how long: a client may use its request id again later
+
+
+class Knows(Protocol):
+    """Knows endpoints, as a `Pool` does."""
+
+    def get(self, endpoint_id: EndpointId) -> Endpoint | None:
+        """The endpoint of that id, if it is here."""
+        ...
 
 
 class Entry(Told, frozen=True):
@@ -47,7 +55,7 @@ class Entry(Told, frozen=True):
 class Unseen:
     """Open exchanges without an answer stream, by request id."""
 
-    def __init__(self, pool: Pool, clock: Clock) -> None:
+    def __init__(self, pool: Knows, clock: Clock) -> None:
         self.logs_connected = 0  #: access-log streams open now
         self.unmatched = 0  #: entries that no exchange ever claimed, so far
         self.reaped = 0  #: exchanges ended without an entry, so far

@@ -94,6 +94,8 @@ class AdminServer:
     ) -> None:
         """Serve on ``host``; ``port`` 0 takes a free one. ``tls`` None is plain HTTP."""
         self.port = port  #: where it listens, once started
+        self.pools: Callable[[], Mapping[str, AdminPages]] = dict
+        """The pages of single pools, which ``?pool=NAME`` asks for."""
         self._host = host
         self._metrics = metrics
         self._pages = pages
@@ -143,8 +145,19 @@ class AdminServer:
         app.router.add_get("/debug/explain", self._explain)
         return app
 
+    def _asked(self, request: web.Request) -> AdminPages:
+        """The pages that a request is for."""
+        pool = request.query.get("pool", "")
+        if not pool:
+            return self._pages
+        pages = self.pools().get(pool)
+        if pages is None:
+            raise web.HTTPNotFound(text=f"no pool {pool:.80} is served here\n")
+        return pages
+
     async def _index(self, request: web.Request) -> web.Response:
-        if self._pages.live is not None and "text/html" in request.headers.get("Accept", ""):
+        html = "text/html" in request.headers.get("Accept", "")
+        if html and self._asked(request).live is not None:
             return web.Response(
                 body=self._document.body, content_type="text/html", charset="utf-8",
                 headers={
@@ -156,7 +169,8 @@ class AdminServer:
                 },
             )  # fmt: skip
         paths = sorted({resource.canonical for resource in request.app.router.resources()} - {"/"})
-        return web.Response(text="\n".join(["epp", *paths, ""]))
+        pools = [f"/?pool={name}" for name in sorted(self.pools())]
+        return web.Response(text="\n".join(["epp", *paths, *pools, ""]))
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
         self._metrics.refresh()
@@ -173,19 +187,18 @@ class AdminServer:
         return web.Response(text="ok\n" if ready else "not ready\n", status=200 if ready else 503)
 
     async def _config(self, request: web.Request) -> web.Response:
-        return _json(without_secrets(msgspec.to_builtins(self._pages.config(), enc_hook=str)))
+        config = self._asked(request).config()
+        return _json(without_secrets(msgspec.to_builtins(config, enc_hook=str)))
 
     async def _pool(self, request: web.Request) -> web.Response:
-        return _json([self._endpoint(endpoint) for endpoint in self._pages.endpoints()])
-
-    def _endpoint(self, endpoint: Endpoint) -> Mapping[str, Any]:
-        shown = msgspec.to_builtins(endpoint, enc_hook=str, order="deterministic")
-        return {**shown, "address": endpoint.address, **self._pages.in_flight(endpoint)}
+        pages = self._asked(request)
+        return _json([_endpoint(endpoint, pages) for endpoint in pages.endpoints()])
 
     async def _live(self, request: web.Request) -> web.Response:
-        if self._pages.live is None:
-            raise web.HTTPNotFound
-        body = await self._pages.live(ready=self._pages.ready())
+        pages = self._asked(request)
+        if pages.live is None:
+            raise web.HTTPNotFound(text="the live page is of one pool: ?pool=NAME\n")
+        body = await pages.live(ready=pages.ready())
         return web.Response(body=body, content_type="application/json")
 
     async def _state(self, request: web.Request) -> web.Response:
@@ -195,11 +208,11 @@ class AdminServer:
         limit = request.query.get("limit", DECISIONS)
         if not limit.isdecimal() or len(limit) > len("100000"):
             return _json({"error": f"limit={limit:.20} is no number of decisions"}, status=400)
-        decisions = self._pages.decisions
+        decisions = self._asked(request).decisions
         return _json([] if decisions is None else decisions.last(int(limit)))
 
     async def _explain(self, request: web.Request) -> web.Response:
-        wanted, decisions = request.query.get("request_id", ""), self._pages.decisions
+        wanted, decisions = request.query.get("request_id", ""), self._asked(request).decisions
         if not wanted:
             return _json({"error": "which? Say ?request_id=ID"}, status=400)
         if decisions is None:
@@ -210,8 +223,14 @@ class AdminServer:
         return _json(found)
 
     async def _plugins(self, request: web.Request) -> web.Response:
-        return _json({name: _state(each) for name, each in self._pages.plugins().items()
+        plugins = self._asked(request).plugins()
+        return _json({name: _state(each) for name, each in plugins.items()
                       if hasattr(each, "dump_state")})  # fmt: skip
+
+
+def _endpoint(endpoint: Endpoint, pages: AdminPages) -> Mapping[str, Any]:
+    shown = msgspec.to_builtins(endpoint, enc_hook=str, order="deterministic")
+    return {**shown, "address": endpoint.address, **pages.in_flight(endpoint)}
 
 
 def without_secrets(value: Any) -> Any:

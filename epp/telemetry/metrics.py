@@ -15,11 +15,12 @@ from time import monotonic
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from epp.errors import BadRequest, Dropped, EppError, NoKvCache, TooLarge, Unavailable
+from epp.errors import BadRequest, Dropped, EppError, NoKvCache, TooLarge, Unavailable, UnknownPool
 from epp.ledger import Ledger
 from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Outcome, Pick, Usage
 from epp.telemetry.caps import OTHER, Cap
 from epp.telemetry.gauges import pool_gauges
+from epp.telemetry.pools import Merged
 from epp.telemetry.store import Histogram, Labels, Live, Number, Store
 from epp.telemetry.table import METRICS, PREFIX
 from epp.telemetry.truth import Truth
@@ -48,7 +49,9 @@ class Metrics:
         self.truth = Truth(self.store)
         self.plugin_types: Mapping[str, str] = {}  #: type of each plugin instance, by name
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self.store)
+        self._merged = Merged(self.store)
+        self._pools: Callable[[], Mapping[str, Metrics]] = dict
+        self._registry.register(self._merged)
         if process:
             ProcessCollector(registry=self._registry)
             PlatformCollector(registry=self._registry)
@@ -235,6 +238,10 @@ class Metrics:
         for metric, value in pool_gauges(name, endpoints, ledger):
             self.store.live(metric, value)
 
+    def watch_pools(self, pools: Callable[[], Mapping[str, Metrics]]) -> None:
+        """Show on the page what these count besides, with the pool's name; see `Merged`."""
+        self._pools = pools
+
     def live(self, name: str, value: Live) -> None:
         """Write gauge ``name`` from what ``value`` says at each reading; see `Store.live`."""
         self.store.live(name, value)
@@ -242,6 +249,10 @@ class Metrics:
     def refresh(self) -> None:
         """Read the live gauges: on the event loop, before `render`. 4 ms for 1000 endpoints."""
         self.store.refresh()
+        pools = self._pools()
+        for metrics in pools.values():
+            metrics.refresh()
+        self._merged.pools = {name: metrics.store for name, metrics in pools.items()}
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Return the page and its content type; may run in another thread."""
@@ -324,6 +335,8 @@ def _count_tokens(flow: _Flow, usage: Usage) -> None:
 def _error_code(error: EppError) -> str:
     if isinstance(error, BadRequest | TooLarge):
         return "BadRequest"
+    if isinstance(error, UnknownPool):
+        return "NotFound"
     if isinstance(error, NoKvCache):
         return "PreconditionFailed"
     if isinstance(error, Dropped):

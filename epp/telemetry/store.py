@@ -9,7 +9,7 @@ thread: writers never wait for it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import accumulate
 
 from prometheus_client.metrics_core import (
@@ -134,10 +134,10 @@ class Store:
             cell.value = value
         self._families[name].numbers = numbers
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self, without: Container[str] = ()) -> Iterator[Metric]:
         """See `prometheus_client.registry.Collector`. Safe beside writers in another thread."""
-        for family in self._families.values():
-            if family.numbers or family.histograms:
+        for name, family in self._families.items():
+            if (family.numbers or family.histograms) and name not in without:
                 yield from family.metrics()
 
 

@@ -206,6 +206,8 @@ OURS = (
          ("plugin_name", "plugin_type")),
     Spec("epp_config_reloads_total", "counter", "Reloads of the configuration.", ("result",)),
     Spec("epp_config_current", "gauge", "1: the configuration file is what is in use."),
+    Spec("epp_leader", "gauge",
+         "1: this replica holds the Lease, 0: another one may; absent without an election."),
     Spec("epp_buffered_bytes", "gauge", "Request bytes held in memory."),
     Spec("epp_open_exchanges", "gauge", "Requests whose end is awaited from elsewhere."),
     Spec("epp_reaped_requests_total", "counter", "Requests given up: nobody told their end."),

@@ -408,7 +408,7 @@ from epp.options import ServeOptions
 async def main():
     app = App(ServeOptions(endpoints="127.0.0.1:9"))
     service = app._service()
-    assert app.tracing is None and service.tracing is None and service.router is app.router
+    assert app.tracing is None and service.tracing is None and service.router is app.pools.router
 
 asyncio.run(main())
 print(sorted(name for name in sys.modules if name.partition(".")[0] in ("opentelemetry", "cel")))

@@ -1,8 +1,9 @@
 """An InferencePool, in either version: which pods, and which of their ports. Pure.
 
 **Source:** Gateway API Inference Extension: InferencePool of ``inference.networking.k8s.io/v1``
-(``selector.matchLabels``, ``targetPorts``) and of ``inference.networking.x-k8s.io/v1alpha2`` (flat
-``selector``, ``targetPortNumber``).
+(``selector.matchLabels``, ``targetPorts``, ``endpointPickerRef``) and of
+``inference.networking.x-k8s.io/v1alpha2`` (flat ``selector``, ``targetPortNumber``,
+``extensionRef``). The annotation is ours.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 MAX_PORTS = 8
 LARGEST_PORT = 65_535
+CONFIG = "epp/config"  #: annotation: ``CONFIGMAP`` or ``CONFIGMAP/KEY`` in the pool's namespace
 
 
 class PoolSpec(msgspec.Struct, frozen=True):
@@ -23,6 +25,8 @@ class PoolSpec(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] | None = None  #: a pod must have all; None: it was chosen elsewhere
     problem: str = ""  #: why this can have no endpoints; "" if it can
     name: str = ""  #: the pool's
+    config: str = ""  #: where its configuration is; "": none of its own
+    picker_port: int = 0  #: where its picker is asked; 0: not told
 
     def chooses(self, labels: Mapping[str, str]) -> bool:
         """Whether a pod with these labels belongs to it."""
@@ -40,8 +44,16 @@ def read_pool(manifest: Mapping[str, Any]) -> PoolSpec:
         problem = "its selector names no label, so it has no pods"
     elif not ports:
         problem = "it names no target port, so its pods have no endpoints"
-    name = str(_mapping(manifest.get("metadata")).get("name", ""))
-    return PoolSpec(ports, labels, problem, name)
+    about = _mapping(manifest.get("metadata"))
+    config = _mapping(about.get("annotations")).get(CONFIG)
+    return PoolSpec(
+        ports,
+        labels,
+        problem,
+        str(about.get("name", "")),
+        config.strip() if isinstance(config, str) else "",
+        _picker_port(spec),
+    )
 
 
 def parse_ports(text: str) -> tuple[int, ...]:
@@ -75,6 +87,14 @@ def _ports(spec: Mapping[str, Any]) -> tuple[int, ...]:
     numbers = numbers or [spec.get("targetPortNumber")]
     good = [n for n in numbers if isinstance(n, int) and 0 < n <= LARGEST_PORT]
     return tuple(dict.fromkeys(good))
+
+
+def _picker_port(spec: Mapping[str, Any]) -> int:
+    reference = _mapping(spec.get("endpointPickerRef"))
+    port = _mapping(reference.get("port")).get("number")
+    if not reference:
+        port = _mapping(spec.get("extensionRef")).get("portNumber")
+    return port if isinstance(port, int) and 0 < port <= LARGEST_PORT else 0
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

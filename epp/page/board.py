@@ -31,7 +31,6 @@ PIECE = 100  #: pods between two turns of the event loop
 
 _FIRST_BYTE = f"{PREFIX}request_ttft_seconds"
 _DECISION = f"{PREFIX}scheduler_e2e_duration_seconds"
-_STREAMED = "true"  #: the last label of the parts of the time to the first byte
 
 
 class Board:
@@ -110,9 +109,9 @@ class Board:
         failed = self._store["epp_ended_requests_total"].number(Outcome.FAILED.value).value
         prompts, prompt_tokens = self._told(f"{PREFIX}request_input_tokens")
         cached, cached_tokens = self._told(f"{PREFIX}request_cached_tokens")
-        _, waiting = self._told("epp_ttft_wait_seconds", _STREAMED)
-        _, picker = self._told("epp_ttft_decision_seconds", _STREAMED)
-        streams, engine = self._told("epp_ttft_engine_seconds", _STREAMED)
+        _, waiting = self._told("epp_ttft_wait_seconds")
+        _, picker = self._told("epp_ttft_decision_seconds")
+        answers, engine = self._told("epp_ttft_engine_seconds")
         return live.Sample(
             at=self._clock.now(),
             requests=total.requests + refused,
@@ -126,7 +125,7 @@ class Board:
             cached_tokens=cached_tokens,
             first_byte=self._counts(_FIRST_BYTE),
             decision=self._counts(_DECISION),
-            streams=streams,
+            answers=answers,
             waiting=waiting,
             picker=picker,
             engine=engine,
@@ -142,8 +141,7 @@ class Board:
             len(family.spec.buckets) + 1,
         )
 
-    def _told(self, name: str, last: str = "") -> tuple[int, float]:
-        """How many observations a histogram has, and their sum; where the last label is so."""
-        found = self._store[name].histograms.items()
-        cells = [cell for labels, cell in found if not last or labels[-1] == last]
+    def _told(self, name: str) -> tuple[int, float]:
+        """How many observations a histogram has, and their sum."""
+        cells = self._store[name].histograms.values()
         return sum(sum(cell.counts) for cell in cells), sum(cell.sum for cell in cells)

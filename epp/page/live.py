@@ -39,7 +39,7 @@ class Sample(msgspec.Struct, frozen=True):
     cached_tokens: float = 0.0  #: of those
     first_byte: tuple[int, ...] = ()  #: time to the first byte, by bucket, not cumulative
     decision: tuple[int, ...] = ()  #: time of one decision, the same
-    streams: int = 0  #: streamed answers whose first byte was seen
+    answers: int = 0  #: whose first byte was seen
     waiting: float = 0.0  #: seconds that these waited for leave to go on
     picker: float = 0.0  #: seconds of the picker's work on them
     engine: float = 0.0  #: seconds from there to their first bytes
@@ -61,7 +61,7 @@ class Summary(msgspec.Struct, frozen=True):
     engine_hit_rate: float | None  #: told by the engines, of prompt tokens
     ttft_p50: float | None
     ttft_p99: float | None
-    ttft_waiting: float | None  #: mean, of streamed answers: what the first byte waited for
+    ttft_waiting: float | None  #: mean: what the first byte waited for
     ttft_picker: float | None
     ttft_engine: float | None
     decision_p50: float | None
@@ -149,9 +149,9 @@ def summarise(samples: Sequence[Sample], buckets: Buckets) -> Summary:
         engine_hit_rate=_engine_hit_rate(longer),
         ttft_p50=quantile(0.5, longer.first_byte, buckets.first_byte),
         ttft_p99=quantile(0.99, longer.first_byte, buckets.first_byte),
-        ttft_waiting=_mean(longer.waiting, longer.streams),
-        ttft_picker=_mean(longer.picker, longer.streams),
-        ttft_engine=_mean(longer.engine, longer.streams),
+        ttft_waiting=_mean(longer.waiting, longer.answers),
+        ttft_picker=_mean(longer.picker, longer.answers),
+        ttft_engine=_mean(longer.engine, longer.answers),
         decision_p50=quantile(0.5, longer.decision, buckets.decision),
         decision_p99=quantile(0.99, longer.decision, buckets.decision),
     )

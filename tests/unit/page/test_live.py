@@ -101,8 +101,8 @@ def test_percentiles_are_of_the_last_minute_only() -> None:
 def test_the_parts_of_the_first_byte_are_means_of_the_last_minute() -> None:
     samples = [
         sample(0.0),
-        sample(30.0, streams=10, waiting=5.0, picker=1.0, engine=9.0),
-        sample(90.0, streams=14, waiting=5.0, picker=1.2, engine=10.0),
+        sample(30.0, answers=10, waiting=5.0, picker=1.0, engine=9.0),
+        sample(90.0, answers=14, waiting=5.0, picker=1.2, engine=10.0),
     ]
     found = live.summarise(samples, BUCKETS)
     assert (found.ttft_waiting, found.ttft_engine) == (0.0, 0.25)

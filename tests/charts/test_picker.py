@@ -151,6 +151,14 @@ def test_the_pod_stays_as_long_as_its_containers_need_to_drain(name: str) -> Non
     assert picker + told.drain_timeout < min(graces)
 
 
+def test_a_pause_of_no_seconds_is_no_hook() -> None:
+    """Older API servers refuse a hook that sleeps for 0 seconds."""
+    paused = read("standalone") | {"picker": {"preStopSeconds": 0, "drainSeconds": 0}}
+    for name in ("epp", "envoy"):
+        assert "lifecycle" not in container(render(paused), name)
+        assert "lifecycle" in container(render(read("standalone")), name)
+
+
 def test_more_replicas_roll_without_a_gap_and_are_spread_and_protected() -> None:
     objects = render(read("everything"))
     spec = one(objects, "Deployment")["spec"]

@@ -46,8 +46,10 @@ ports:
 readinessProbe:
   tcpSocket: {port: http}
   periodSeconds: 2
+{{- if include "epp.envoyGrace" . | int }}
 lifecycle:
   preStop: {sleep: {seconds: {{ include "epp.envoyGrace" . }}}}
+{{- end }}
 resources:
 {{ toYaml $v.resources | indent 2 }}
 securityContext:

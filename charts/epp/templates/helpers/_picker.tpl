@@ -109,8 +109,10 @@ ports:
 {{ toYaml . | indent 2 }}
 {{- end }}
 {{ include "epp.probes" . }}
+{{- if int $v.picker.preStopSeconds }}
 lifecycle:
   preStop: {sleep: {seconds: {{ int $v.picker.preStopSeconds }}}}
+{{- end }}
 resources:
 {{ toYaml $v.picker.resources | indent 2 }}
 securityContext:

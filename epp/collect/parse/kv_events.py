@@ -93,6 +93,7 @@ def sent_at(payload: bytes) -> float:
 
 
 def _event(raw: Any) -> Event:
+    fields: Mapping[str, Any]
     if isinstance(raw, dict):
         name, fields = raw.get("type"), raw
     elif isinstance(raw, list) and raw:
@@ -122,9 +123,10 @@ def _stored(fields: Mapping[str, Any]) -> Stored:
         raise _UnusableError("bad_block_size")
     else:
         tokens = _packed(raw_tokens)
-    keys = fields.get("extra_keys")
-    adapter, told = _adapter(fields), any(keys) if isinstance(keys, list) else False
-    salt, media = _extras(keys, adapter, size, at_start=parent is None) if told else ("", ())
+    adapter, keys = _adapter(fields), fields.get("extra_keys")
+    salt, media = "", tuple[tuple[int, str], ...]()
+    if isinstance(keys, list) and any(keys):
+        salt, media = _extras(keys, adapter, size, at_start=parent is None)
     kind = fields.get("kv_cache_spec_kind")
     return Stored(
         hashes, None if parent is None else _hash(parent), tokens, size, _tier(fields), adapter,
@@ -193,7 +195,7 @@ def _extras(
     keys: Sequence[Any], adapter: str, size: int, *, at_start: bool
 ) -> tuple[str, tuple[tuple[int, str], ...]]:
     """Return the salt and the media that begin in an event's blocks; ``keys[i]`` is block i's."""
-    salt, media = "", []
+    salt, media = "", list[tuple[int, str]]()
     for block, own in enumerate(keys):
         for key in own if isinstance(own, list) else ():
             if isinstance(key, list) and len(key) == 2 and isinstance(key[1], int):

@@ -1,0 +1,80 @@
+"""Blocks that an engine will hold, as a request for it was just picked, until its events say so.
+
+Without this, all requests of a burst are decided before the first event of any of them. An
+expectation that no event confirms ends by itself; one that is confirmed tells whose last block
+came: that request's prompt is computed, which nothing else tells before its answer begins.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from epp.prefix.exact.events import Tier
+from epp.prefix.exact.held import Blocks
+from epp.prefix.exact.holders import place
+
+MOST_BLOCKS = 65_536  #: that one engine is expected to hold
+
+
+class Expected:
+    """Of one engine, in the slot it has in the sets of holders."""
+
+    def __init__(self, blocks: Blocks, slot: int) -> None:
+        self.computed: list[str] = []
+        """Requests whose last block was told; the reader empties it."""
+        self._blocks = blocks
+        self._place = place(slot, Tier.EXPECTED)
+        self._until: dict[int, float] = {}  # by block
+        self._ends: list[tuple[float, int, Sequence[int], str]] = []  # a heap
+        self._count = 0
+        self._last: dict[int, list[str]] = {}  # requests by their last block
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._until
+
+    def add(self, names: Sequence[int], until: float, *, request: str) -> None:
+        """Expect blocks until a time; ``request`` is computed once the last of them is told.
+
+        More than `MOST_BLOCKS` are not expected.
+        """
+        if not names or len(self._until) + len(names) > MOST_BLOCKS:
+            return
+        for name in names:
+            if name not in self._until:
+                self._blocks.add(name, self._place)
+            self._until[name] = max(until, self._until.get(name, until))
+        self._count += 1
+        heapq.heappush(self._ends, (until, self._count, names, request))
+        self._last.setdefault(names[-1], []).append(request)
+
+    def told(self, name: int) -> None:
+        """Note that an event told one of the blocks expected."""
+        del self._until[name]
+        self._blocks.remove(name, self._place)
+        self.computed += self._last.pop(name, ())
+
+    def expire(self, now: float) -> None:
+        """Expect nothing more whose time is over."""
+        while self._ends and self._ends[0][0] <= now:
+            _, _, names, request = heapq.heappop(self._ends)
+            for name in names:
+                if self._until.get(name, now + 1) <= now:
+                    del self._until[name]
+                    self._blocks.remove(name, self._place)
+            waiting = self._last.get(names[-1], [])
+            if request in waiting:
+                waiting.remove(request)
+                if not waiting:
+                    del self._last[names[-1]]
+
+    def clear(self) -> list[int]:
+        """Expect nothing; return the blocks that were expected, which the index still has."""
+        names = list(self._until)
+        self._until.clear()
+        self._ends.clear()
+        self._last.clear()
+        return names

@@ -1,0 +1,81 @@
+"""Blocks by our own names, and who holds them: what every look-up reads.
+
+Hot path: one `Blocks.add` or `Blocks.remove` for each block that an engine stores or removes, 0.6 us.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.prefix.exact.holders import NOBODY, Holders
+from epp.prefix.exact.table import ABSENT, Keys, Slab, Table
+
+ROWS = 4096  #: of a segment: rearranging one takes 0.3 ms
+ROW_BYTES = 12
+
+
+class Blocks:
+    """Sets of holders by block. A block's name is never 0 to it: that is read as 1.
+
+    Args:
+        segments: of `ROWS` rows each, a hard bound.
+    """
+
+    def __init__(self, segments: int) -> None:
+        self.holders = Holders()
+        self.count = 0  #: blocks that somebody holds
+        self._slab = Slab(segments, ROWS, (np.uint32,))
+        self._table = Table(self._slab)
+        self._column = self._slab.columns[0]
+        self._sets = self._column.data
+
+    @property
+    def bytes(self) -> int:
+        """Memory touched by rows."""
+        return self._slab.bytes
+
+    def add(self, block: int, where: int) -> bool:
+        """Note that ``block`` lies at a `place`; False if there is no room for it."""
+        row = self._table.put(block or 1)
+        if row == ABSENT:
+            return False
+        before = self._sets[row]
+        self._sets[row] = self.holders.added(before, where)
+        if before == NOBODY:
+            self.count += 1
+        return True
+
+    def remove(self, block: int, where: int) -> None:
+        """Note that ``block`` is gone from a `place`; no error if it never lay there."""
+        row = self._table.find(block or 1)
+        if row == ABSENT or not (before := self._sets[row]):
+            return
+        after = self._sets[row] = self.holders.removed(before, where)
+        if after == NOBODY:
+            self.count -= 1
+
+    def forget(self, blocks: Keys, slot: int) -> None:
+        """Note that an endpoint has none of ``blocks``, in any tier. They may repeat."""
+        if not self._table or not blocks.size:
+            return
+        rows = np.unique(self._table.find_many(blocks))
+        before = self._column[rows]
+        numbers, which, counts = np.unique(before, return_inverse=True, return_counts=True)
+        after = [
+            self.holders.without(int(number), slot, int(count)) if number else NOBODY
+            for number, count in zip(numbers, counts, strict=True)
+        ]
+        self._column[rows] = np.array(after, np.uint32)[which]
+        emptied = [count for number, left, count in zip(numbers, after, counts, strict=True)
+                   if number and not left]  # fmt: skip
+        self.count -= int(sum(emptied))
+        if not self.count:
+            self._table.clear()
+
+    def sets(self, chain: Keys) -> NDArray[np.uint32]:
+        """Return the number of the set that holds each block of ``chain``."""
+        if not self._table:
+            return np.zeros(len(chain), np.uint32)
+        found: NDArray[np.uint32] = self._column[self._table.find_many(chain)]
+        return found

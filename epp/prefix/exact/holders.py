@@ -1,0 +1,118 @@
+"""Which endpoints hold a block, in which tier: few distinct answers for very many blocks.
+
+Blocks of one prompt are mostly held by the same endpoints, so the sets are kept once and numbered,
+and a block's row has only the number. A set has one plane per `Tier`, a Python integer with one bit
+per endpoint, so that a set operation costs the same for one endpoint and for a thousand.
+"""
+
+from __future__ import annotations
+
+from epp.prefix.exact.events import Tier
+
+Planes = tuple[int, int, int, int, int]
+"""By `Tier`: bit i says that the endpoint in slot i holds the block there."""
+
+NOBODY = 0  #: the number of the empty set
+SET_BYTES = (
+    200  #: of a set beside its bits: tuple, entry of the dictionary, counts, memory of steps
+)
+
+_TIER_BITS = 3
+_MEMORY = 65_536  #: steps from set to set that are remembered
+_SPARE = 1024  #: sets that nothing uses are swept when they are more, and more than those in use
+
+
+def place(slot: int, tier: Tier) -> int:
+    """Name a place where a block can lie: an endpoint's slot and a tier."""
+    return slot << _TIER_BITS | tier
+
+
+class Holders:
+    """The sets in use. A set that no block has any more is dropped some time later."""
+
+    def __init__(self) -> None:
+        self.planes: list[Planes] = [(0, 0, 0, 0, 0)]  #: by the set's number
+        self._uses = [0]  # blocks that have the set
+        self._numbers: dict[Planes, int] = {self.planes[0]: NOBODY}
+        self._free: list[int] = []
+        self._unused = 0
+        self._added: dict[int, int] = {}  # steps: set and place -> set
+        self._removed: dict[int, int] = {}
+
+    @property
+    def count(self) -> int:
+        """Distinct sets kept."""
+        return len(self._numbers)
+
+    def added(self, number: int, where: int) -> int:
+        """Return the set ``number`` with one more `place`, and count it as the block's."""
+        step = number << 32 | where
+        after = self._added.get(step)
+        if after is None:
+            planes = list(self.planes[number])
+            planes[where & 7] |= 1 << (where >> _TIER_BITS)
+            after = self._remember(self._added, step, planes)
+        self._move(number, after)
+        return after
+
+    def removed(self, number: int, where: int) -> int:
+        """Return the set ``number`` without one `place`, and count it as the block's."""
+        step = number << 32 | where
+        after = self._removed.get(step)
+        if after is None:
+            planes = list(self.planes[number])
+            planes[where & 7] &= ~(1 << (where >> _TIER_BITS))
+            after = self._remember(self._removed, step, planes)
+        self._move(number, after)
+        return after
+
+    def without(self, number: int, slot: int, blocks: int) -> int:
+        """Return the set ``number`` without an endpoint, and count it as that of ``blocks`` blocks."""
+        others = ~(1 << slot)
+        after = self._number([plane & others for plane in self.planes[number]])
+        self._move(number, after, blocks)
+        return after
+
+    def _move(self, before: int, after: int, blocks: int = 1) -> None:
+        if before == after:
+            return
+        uses = self._uses
+        uses[after] += blocks
+        if before:
+            uses[before] -= blocks
+            if not uses[before]:
+                self._unused += 1
+                if self._unused > max(_SPARE, len(self._numbers) // 2):
+                    self._sweep()
+
+    def _remember(self, steps: dict[int, int], step: int, planes: list[int]) -> int:
+        if len(steps) >= _MEMORY:
+            steps.clear()
+        after = steps[step] = self._number(planes)
+        return after
+
+    def _number(self, planes: list[int]) -> int:
+        gpu, expected, cpu, disk, shared = planes
+        key = (gpu, expected, cpu, disk, shared)
+        number = self._numbers.get(key)
+        if number is not None:
+            return number
+        if self._free:
+            number = self._free.pop()
+            self.planes[number] = key
+        else:
+            number = len(self.planes)
+            self.planes.append(key)
+            self._uses.append(0)
+        self._numbers[key] = number
+        return number
+
+    def _sweep(self) -> None:
+        """Drop the sets that nothing uses; their numbers are used again."""
+        for planes, number in list(self._numbers.items()):
+            if number and not self._uses[number]:
+                del self._numbers[planes]
+                self._free.append(number)
+        self._added.clear()
+        self._removed.clear()
+        self._unused = 0

@@ -1,0 +1,358 @@
+"""One engine's blocks: what it told, by its own hashes, with the names we gave them.
+
+An engine may hold several copies of a block and tells of each, so copies are counted, by
+tier and by group of caches. A block of a model with several groups of full attention can be used
+only if all of them hold it; groups of other kinds (sliding windows, state spaces) do not count.
+
+Blocks of ours have one size. An engine's larger ones are several of ours; of smaller ones, the one
+that fills up one of ours stands for it, as engines evict what came last first.
+
+What is known to be alive keeps its name: a secret that changed, or an engine that tells the same
+block twice, does not tear a chain apart.
+
+Hot path: 1.5 us for each block stored, 1.1 us for each removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from epp.prefix.blocks import BYTES_PER_TOKEN
+from epp.prefix.exact.events import Removed, Stored, Tier
+from epp.prefix.exact.expected import Expected
+from epp.prefix.exact.handles import handle, part, salt
+from epp.prefix.exact.held import Blocks
+from epp.prefix.exact.holders import place
+from epp.prefix.exact.keys import Keys, Prompt, chain
+from epp.prefix.exact.table import ABSENT, Slab, Table
+from epp.prefix.exact.waiting import Room, Waiting
+
+FULL_ATTENTION = frozenset(
+    {"", "full_attention", "mla_attention", "sink_full_attention"}
+)  #: kinds of groups that count
+
+ROWS = 1024  #: of a segment of one engine's blocks
+ROW_BYTES = 18
+COLUMNS = (np.uint64, np.uint16)  #: our name of the block; copies
+MOST_COPIES = 65_535
+MOST_OPEN = 4096  #: ends of prompts that do not fill a block, of one engine
+TIERS = tuple(tier for tier in Tier if tier is not Tier.EXPECTED)
+
+
+class Shelf:
+    """What all engines share.
+
+    Args:
+        blocks: who holds what.
+        segments: rows for all engines' hashes, a hard bound.
+        keys: secrets that name blocks.
+        block_tokens: tokens of a block of ours.
+        room: for blocks that wait for their parent.
+    """
+
+    def __init__(
+        self, blocks: Blocks, segments: Slab, *, keys: Keys, block_tokens: int, room: Room
+    ) -> None:
+        self.blocks = blocks
+        self.segments = segments
+        self.keys = keys
+        self.block_tokens = block_tokens
+        self.room = room
+        self.stored = 0  #: copies of blocks, ever
+        self.removed = 0  #: copies of blocks, ever
+        self.refused = 0  #: blocks that there was no room for, ever
+        self.uneven = 0  #: events whose tokens do not fill their blocks, ever
+
+
+class _Begun(msgspec.Struct, frozen=True):
+    """Where blocks go on: our name of the last whole block, and what came after it."""
+
+    name: int
+    tokens: bytes = b""
+    media: tuple[str, ...] = ()
+
+    def with_more(self, tokens: bytes, media: Sequence[tuple[int, str]]) -> Prompt:
+        """Return all that follows the last whole block; ``media`` by position in ``tokens``."""
+        lead = len(self.tokens) // BYTES_PER_TOKEN
+        before = [(0, name) for name in self.media]
+        return Prompt(
+            self.tokens + tokens, "", media=before + [(lead + at, name) for at, name in media]
+        )
+
+
+class _Target(msgspec.Struct, frozen=True):
+    """Where an event's blocks lie."""
+
+    salt: int  #: of the tier and the group
+    others: tuple[int, ...]  #: salts of the other groups that count, in the same tier
+    place: int
+
+
+class Source:
+    """What one engine holds, as it told.
+
+    Args:
+        slot: its bit in all sets of holders.
+        model: what the engine calls its model; an adapter's blocks have the adapter's name instead.
+    """
+
+    def __init__(self, shelf: Shelf, slot: int, *, model: str = "") -> None:
+        self.slot = slot
+        self.model = model
+        self.expected = Expected(shelf.blocks, slot)
+        self._shelf = shelf
+        self._table = Table(shelf.segments)
+        self._names = shelf.segments.columns[0].data
+        self._copies = shelf.segments.columns[1].data
+        self._waiting = Waiting(shelf.room)
+        self._open: dict[int, _Begun] = {}  # ends that do not fill a block of ours
+        self._groups: dict[int, bool] = {}  # whether they count
+        self._counted: list[int] = []  # groups that do
+        self._targets: dict[tuple[Tier, int], _Target] = {}
+        self._has_parts = False  # some blocks of the engine are several of ours
+
+    def store(self, event: Stored) -> None:
+        """Take in an event, and what waited for it."""
+        if not self._counts(event):
+            return
+        if not event.tokens:
+            self._place(event)
+            return
+        self._shelf.stored += len(event.hashes)
+        todo = [(event, False)]
+        for each, waited in todo:
+            if self._name(each, waited=waited) and self._waiting:
+                for engine in each.hashes:
+                    todo += [(child, True) for child in self._waiting.children(engine)]
+
+    def remove(self, event: Removed) -> None:
+        """Take in an event."""
+        if not self._groups.get(event.group, True):
+            return
+        target = self._target(event.tier, event.group)
+        for engine in event.hashes:
+            self._release(handle(engine, target.salt), target.place)
+            number = 0
+            while self._has_parts and self._release(
+                handle(part(engine, number), target.salt), target.place
+            ):
+                number += 1
+        self._shelf.removed += len(event.hashes)
+
+    def name_of(self, engine: int, group: int = 0) -> int | None:
+        """Return our name of one of the engine's blocks, alive or not; None if it has none."""
+        for tier in TIERS:
+            row = self._table.find(handle(engine, salt(tier, group)))
+            if row != ABSENT:
+                return self._names[row]
+        return None
+
+    def anchor(self, engine: int, name: int) -> None:
+        """Hold a block whose name was found out otherwise, and what waited for it."""
+        self._hold(engine, name, self._target(Tier.GPU, 0), 1)
+        for child in self._waiting.children(engine):
+            self._shelf.stored -= len(child.hashes)  # they were counted when they came
+            self.store(child)
+
+    def retire(self) -> None:
+        """Hold nothing that waits; what is held is to be drained, bit by bit."""
+        self._waiting.clear()
+        self._open.clear()
+
+    def drain(self, segments: int) -> bool:
+        """Take up to ``segments`` segments of blocks out of the index; True once none is left."""
+        rows = self._shelf.segments
+        for segment in self._table.segments[:segments]:
+            self._shelf.blocks.forget(rows.columns[0][rows.alive(segment)], self.slot)
+            self._table.drop(segment)
+        if self._table.segments:
+            return False
+        self._shelf.blocks.forget(np.array(self.expected.clear(), np.uint64), self.slot)
+        return True
+
+    def _counts(self, event: Stored) -> bool:
+        """Whether the event is of a group that counts, and whole."""
+        known = self._groups.get(event.group)
+        if known is None or event.kind:
+            known = event.kind in FULL_ATTENTION
+            self._learn(event.group, counts=known)
+        whole = len(event.hashes) * event.block_tokens * BYTES_PER_TOKEN
+        if known and event.tokens and len(event.tokens) != whole:
+            self._shelf.uneven += 1
+            if not event.kind:  # engines that tell no kind tell windows with holes
+                self._learn(event.group, counts=False)
+            return False
+        return known and bool(event.hashes)
+
+    def _learn(self, group: int, *, counts: bool) -> None:
+        if self._groups.get(group) is not counts:
+            self._groups[group] = counts
+            self._counted = [number for number, does in self._groups.items() if does]
+            self._targets.clear()
+
+    def _target(self, tier: Tier, group: int) -> _Target:
+        target = self._targets.get((tier, group))
+        if target is None:
+            others = tuple([salt(tier, each) for each in self._counted if each != group])
+            target = _Target(salt(tier, group), others, place(self.slot, tier))
+            self._targets[tier, group] = target
+        return target
+
+    def _start(self, event: Stored) -> _Begun | None:
+        """Return what stands before the event's first block; None if it is not known."""
+        if event.parent is None:
+            root = self._shelf.keys.root(event.adapter or self.model, event.salt)
+            return _Begun(root)
+        if self._open and (begun := self._open.get(event.parent)):
+            return begun
+        name = self.name_of(event.parent, event.group)
+        return None if name is None else _Begun(name)
+
+    def _name(self, event: Stored, *, waited: bool) -> bool:
+        """Name the event's blocks and hold them; False if it has to wait, or there is no room."""
+        start = self._start(event)
+        if start is None:
+            self._waiting.add(event)
+            return False
+        if event.block_tokens == self._shelf.block_tokens and not event.media and not start.tokens:
+            named = self._name_equal(event, start.name, waited=waited)
+        else:
+            self._has_parts = True
+            named = self._name_unequal(event, start, waited=waited)
+        if self._waiting:
+            self._claim_tiers(event)
+        return named
+
+    def _name_equal(self, event: Stored, name: int, *, waited: bool) -> bool:
+        """Name blocks of our own size, without media."""
+        size = event.block_tokens * BYTES_PER_TOKEN
+        tokens, hold, digest = event.tokens, self._hold, xxh3_64_intdigest
+        target = self._target(event.tier, event.group)
+        at = 0
+        for engine in event.hashes:
+            copies = self._waiting.claim(handle(engine, target.salt)) if waited else 1
+            held = hold(engine, digest(tokens[at : at + size], name), target, copies)
+            if held is None:
+                return False
+            name = held
+            at += size
+        return True
+
+    def _name_unequal(self, event: Stored, begun: _Begun, *, waited: bool) -> bool:
+        """Name blocks of another size than ours, or with media, or from within one of ours on."""
+        tokens, size = event.block_tokens, event.block_tokens * BYTES_PER_TOKEN
+        target = self._target(event.tier, event.group)
+        for number, engine in enumerate(event.hashes):
+            copies = self._waiting.claim(handle(engine, target.salt)) if waited else 1
+            first = number * tokens
+            media = [(at - first, name) for at, name in event.media if first <= at < first + tokens]
+            piece = begun.with_more(event.tokens[number * size : (number + 1) * size], media)
+            names = chain(piece, begun.name, block_tokens=self._shelf.block_tokens, most=tokens)
+            name = self._hold_parts(engine, names, target, copies) if names else begun.name
+            if name is None:
+                return False
+            begun = _begun(piece, name, len(names) * self._shelf.block_tokens)
+            if begun.tokens:
+                self._keep_open(engine, begun)
+        return True
+
+    def _keep_open(self, engine: int, begun: _Begun) -> None:
+        if len(self._open) >= MOST_OPEN:
+            del self._open[next(iter(self._open))]
+        self._open[engine] = begun
+
+    def _place(self, event: Stored) -> None:
+        """Hold in another tier, without tokens, what the engine told before."""
+        target = self._target(event.tier, event.group)
+        for engine in event.hashes:
+            name = self.name_of(engine, event.group)
+            if name is None:
+                self._waiting.owe(handle(engine, target.salt))
+            else:
+                self._place_parts(engine, name, target, event.group)
+        self._shelf.stored += len(event.hashes)
+
+    def _place_parts(
+        self, engine: int, name: int, target: _Target, group: int, copies: int = 1
+    ) -> None:
+        names = [name]
+        while self._has_parts and (of := self.name_of(part(engine, len(names) - 1), group)):
+            names.insert(-1, of)
+        self._hold_parts(engine, names, target, copies)
+
+    def _claim_tiers(self, event: Stored) -> None:
+        """Hold the event's blocks in the tiers too in which placeholders told of them before."""
+        for tier in TIERS:
+            if tier == event.tier:
+                continue
+            target = self._target(tier, event.group)
+            for engine in event.hashes:
+                copies = self._waiting.claim(handle(engine, target.salt))
+                name = self.name_of(engine, event.group) if copies else None
+                if name is not None:
+                    self._place_parts(engine, name, target, event.group, copies)
+
+    def _hold_parts(
+        self, engine: int, names: Sequence[int], target: _Target, copies: int
+    ) -> int | None:
+        """Hold a block that is several of ours, the last of which goes by the engine's hash."""
+        for number, name in enumerate(names[:-1]):
+            self._hold(part(engine, number), name, target, copies)
+        return self._hold(engine, names[-1], target, copies)
+
+    def _hold(self, engine: int, name: int, target: _Target, copies: int) -> int | None:
+        """Count ``copies`` more of a block; return the name it has; None if there is no room."""
+        row = self._table.put(handle(engine, target.salt))
+        if row == ABSENT:
+            self._shelf.refused += 1
+            return None
+        before = self._copies[row]
+        if before:
+            self._copies[row] = min(before + copies, MOST_COPIES)
+            name = self._names[row]
+        else:
+            self._names[row] = name
+            if copies and not self._show(engine, name, target):
+                self._shelf.refused += 1
+                return None
+            self._copies[row] = copies
+        if self.expected and name in self.expected:
+            self.expected.told(name)
+        return name
+
+    def _show(self, engine: int, name: int, target: _Target) -> bool:
+        """Let look-ups find a block, if it can be used; False if there is no room for it."""
+        if target.others and not self._everywhere(engine, target):
+            return True
+        return self._shelf.blocks.add(name, target.place)
+
+    def _release(self, key: int, where: int) -> bool:
+        """Count one copy less of a block; False if there was none."""
+        row = self._table.find(key)
+        copies = 0 if row == ABSENT else self._copies[row]
+        if not copies:
+            if self._waiting:
+                self._waiting.removed(key)
+            return False
+        self._copies[row] = copies - 1
+        if copies == 1:
+            self._shelf.blocks.remove(self._names[row], where)
+        return True
+
+    def _everywhere(self, engine: int, target: _Target) -> bool:
+        """Whether all other groups that count hold the block too."""
+        for other in target.others:
+            row = self._table.find(handle(engine, other))
+            if row == ABSENT or not self._copies[row]:
+                return False
+        return True
+
+
+def _begun(prompt: Prompt, name: int, whole: int) -> _Begun:
+    """Return what is left of ``prompt`` after its first ``whole`` tokens."""
+    rest = prompt.tokens[whole * BYTES_PER_TOKEN :]
+    return _Begun(name, rest, tuple([each for at, each in prompt.media if at >= whole]))

@@ -1,0 +1,250 @@
+"""Hash tables of 64-bit keys that grow without a stall and shrink to what they hold.
+
+A Python dictionary costs 100 bytes an entry with its boxed numbers, and growing one of a million
+entries stops the process for a quarter of a second. Here rows lie in typed columns, in segments of
+fixed size that one `Slab` hands out up to a hard bound. A `Table` is a directory of segments
+by the top bits of the key; a full segment is rid of its dead rows or split in two, which touches
+no other (extendible hashing). Within a segment it is linear probing.
+
+A row is dead when its last column is 0. Its key stays, and so does what it said, until the segment
+is full: engines evict and store the same blocks again and again.
+
+Hot path: `Table.find` 0.25 us, `Table.put` 0.3 us, `Table.find_many` 0.06 us a key in bulk.
+
+**Source:** Fagin, Nievergelt, Pippenger, Strong: Extendible Hashing (1979).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.intp]
+
+KEY_BITS = 64
+HOME = 20  #: the key's bits from here on say where in its segment a row belongs
+MAX_DEPTH = 24  #: of a directory; keys that agree in so many bits are no hashes
+FILL, CROWDED = 5 / 8, 7 / 16
+"""A segment with so much of it taken is full; and is split if so much is alive."""
+
+ABSENT = -1
+
+
+class Slab:
+    """Rows for many tables, in segments.
+
+    Args:
+        segments: how many there can be; memory is touched only for those in use.
+        rows: of one segment, a power of two.
+        columns: types of what a row holds beside its key; the last is 0 in a dead row.
+    """
+
+    def __init__(self, segments: int, rows: int, columns: Sequence[DTypeLike]) -> None:
+        self.rows = rows
+        self.segments = segments
+        self.keys = np.zeros(segments * rows, np.uint64)
+        self.columns = tuple(np.zeros(segments * rows, column) for column in columns)
+        self.taken = [0] * segments  #: rows of each segment that have a key, dead ones included
+        self._fresh = 0  # segments from here on were never used
+        self._free: list[int] = []
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one row, all its columns together."""
+        return 8 + sum(column.itemsize for column in self.columns)
+
+    @property
+    def segments_used(self) -> int:
+        """Segments that a table has."""
+        return self._fresh - len(self._free)
+
+    @property
+    def bytes(self) -> int:
+        """Memory that was touched."""
+        return self._fresh * self.rows * self.row_bytes
+
+    def take(self) -> int:
+        """Hand out an empty segment; `ABSENT` if there is none left."""
+        if self._free:
+            return self._free.pop()
+        if self._fresh == self.segments:
+            return ABSENT
+        self._fresh += 1
+        return self._fresh - 1
+
+    def give_back(self, segment: int) -> None:
+        """Take a segment back, whatever is in it."""
+        self.wipe(segment)
+        self._free.append(segment)
+
+    def wipe(self, segment: int) -> None:
+        """Empty a segment."""
+        start = segment * self.rows
+        self.keys[start : start + self.rows] = 0
+        self.columns[-1][start : start + self.rows] = 0
+        self.taken[segment] = 0
+
+    def alive(self, segment: int) -> Rows:
+        """Rows of a segment that are not dead."""
+        start = segment * self.rows
+        return np.flatnonzero(self.columns[-1][start : start + self.rows]) + start
+
+
+class Table:
+    """Rows by key, on a slab that other tables may use too. A key is never 0."""
+
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self._keys = slab.keys.data
+        self._within = slab.rows - 1
+        self._full = int(slab.rows * FILL)
+        # Segments by the keys' top bits: 2 ** depth of them, or none before the first row.
+        self._directory: list[int] = []
+        self._depths: dict[int, int] = {}  # top bits that all keys of a segment share
+        self._shift = KEY_BITS
+        self._starts = np.zeros(0, np.intp)  # first rows of the directory's segments, if not stale
+
+    @property
+    def segments(self) -> list[int]:
+        """The segments it has, each once."""
+        return list(self._depths)
+
+    def find(self, key: int) -> int:
+        """Return the row of ``key``, dead or alive; `ABSENT` if there is none."""
+        directory = self._directory
+        if not directory:
+            return ABSENT
+        keys, within = self._keys, self._within
+        start = directory[key >> self._shift] * (within + 1)
+        offset = (key >> HOME) & within
+        while (found := keys[start + offset]) != key:
+            if not found:
+                return ABSENT
+            offset = (offset + 1) & within
+        return start + offset
+
+    def put(self, key: int) -> int:
+        """Return the row of ``key``, a dead one if it is new; `ABSENT` if there is no room for it.
+
+        Rows returned before may have moved.
+        """
+        directory = self._directory
+        if not directory and not self._begin():
+            return ABSENT
+        keys, within = self._keys, self._within
+        segment = directory[key >> self._shift]
+        start = segment * (within + 1)
+        offset = (key >> HOME) & within
+        while (found := keys[start + offset]) != key:
+            if not found:
+                break
+            offset = (offset + 1) & within
+        else:
+            return start + offset
+        if self._slab.taken[segment] >= self._full:
+            return self.put(key) if self._make_room(segment, key) else ABSENT
+        self._slab.taken[segment] += 1
+        keys[start + offset] = key
+        return start + offset
+
+    def find_many(self, keys: Keys) -> Rows:
+        """Return the row of each key; where there is none, of an empty row."""
+        slab, within = self._slab, self._within
+        if not self._starts.size:
+            self._starts = np.array(self._directory, np.intp) * slab.rows
+        # A shift by all 64 bits is undefined: a single segment is addressed by no bits.
+        top = (keys >> np.uint64(self._shift)).astype(np.intp) if self._depth else 0
+        starts = np.broadcast_to(self._starts[top], keys.shape)
+        offsets: Rows = (keys >> np.uint64(HOME)).astype(np.intp) & within
+        rows: Rows = starts + offsets
+        found = slab.keys[rows]
+        astray = np.flatnonzero((found != keys) & (found != 0))
+        while astray.size:
+            offsets[astray] = (offsets[astray] + 1) & within
+            rows[astray] = starts[astray] + offsets[astray]
+            found = slab.keys[rows[astray]]
+            astray = astray[(found != keys[astray]) & (found != 0)]
+        return rows
+
+    def drop(self, segment: int) -> None:
+        """Give one of its segments back. After the first, nothing but this may be asked of it."""
+        del self._depths[segment]
+        self._slab.give_back(segment)
+        self._directory.clear()
+
+    def clear(self) -> None:
+        """Give all segments back."""
+        for segment in self._depths:
+            self._slab.give_back(segment)
+        self._directory.clear()
+        self._depths.clear()
+        self._shift, self._starts = KEY_BITS, np.zeros(0, np.intp)
+
+    @property
+    def _depth(self) -> int:
+        return KEY_BITS - self._shift
+
+    def __bool__(self) -> bool:
+        return bool(self._directory)
+
+    def _begin(self) -> bool:
+        segment = self._slab.take()
+        if segment == ABSENT:
+            return False
+        self._directory.append(segment)
+        self._depths[segment] = 0
+        return True
+
+    def _make_room(self, segment: int, key: int) -> bool:
+        """Rid a full segment of its dead rows, or split it; False if neither helps."""
+        slab = self._slab
+        rows = slab.alive(segment)
+        keys = slab.keys[rows]
+        kept = [column[rows] for column in slab.columns]
+        crowded = len(rows) >= slab.rows * CROWDED
+        fresh = slab.take() if crowded and self._depths[segment] < MAX_DEPTH else ABSENT
+        if fresh == ABSENT and len(rows) >= self._full:
+            return False
+        slab.wipe(segment)
+        if fresh == ABSENT:
+            self._fill(segment, keys, kept)
+            return True
+        bit = np.uint64(1 << (KEY_BITS - 1 - self._depths[segment]))
+        upper = (keys & bit) != 0
+        self._enter(segment, fresh, key)
+        self._fill(segment, keys[~upper], [column[~upper] for column in kept])
+        self._fill(fresh, keys[upper], [column[upper] for column in kept])
+        return True
+
+    def _enter(self, segment: int, fresh: int, key: int) -> None:
+        """Let ``fresh`` have the upper half of the keys that are ``segment``'s, ``key`` being one."""
+        depth = self._depths[segment]
+        if depth == self._depth:
+            self._directory = [each for each in self._directory for _ in (0, 1)]
+            self._shift -= 1
+        width = 1 << (self._depth - depth)
+        start = (key >> self._shift) // width * width
+        self._directory[start + width // 2 : start + width] = [fresh] * (width // 2)
+        self._depths[segment] = self._depths[fresh] = depth + 1
+        self._starts = np.zeros(0, np.intp)
+
+    def _fill(self, segment: int, keys: Keys, columns: Sequence[NDArray[np.generic]]) -> None:
+        """Lay rows into an empty segment, as if put one by one."""
+        slab, count = self._slab, len(keys)
+        homes = (keys >> np.uint64(HOME)).astype(np.intp) & self._within
+        order = np.argsort(homes, kind="stable")
+        steps = np.arange(count)
+        # In order of their homes, a row lies at its home or right after the one before it.
+        offsets = np.maximum.accumulate(homes[order] - steps) + steps
+        beyond = offsets >= slab.rows
+        if beyond.any():  # these go round to the segment's start, into what is free there
+            free = np.setdiff1d(np.arange(slab.rows), offsets[~beyond], assume_unique=True)
+            offsets[beyond] = free[: int(beyond.sum())]
+        rows = offsets + segment * slab.rows
+        slab.keys[rows] = keys[order]
+        for column, values in zip(slab.columns, columns, strict=True):
+            column[rows] = values[order]
+        slab.taken[segment] = count

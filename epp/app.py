@@ -22,6 +22,7 @@ from grpc import aio
 
 from epp import output
 from epp.admin_port import admin_of
+from epp.aside.reader import AsideReader
 from epp.catalog import Catalog
 from epp.clock import SystemClock
 from epp.config.watch import watch_file
@@ -84,6 +85,7 @@ class App:
         self.tracing = tracing_of(options.tracing, os.environ)
         if self.tracing is not None:
             logs.set_up(options.verbosity, options.log_format, trace_id=self.tracing.trace_id)
+        self.reader = AsideReader(self.clock)
         self._started_with = self._read()[0]  #: for the watch to compare with
         shared = Shared(
             options=options,
@@ -91,6 +93,7 @@ class App:
             catalog=Catalog(options.plugin_paths),
             seldom=logs.Seldom(self.clock, log.warning),
             tracer=self.tracing,
+            reader=self.reader,
         )
         pools = Many if options.many_pools else One
         self.pools: One | Many = pools(shared, self.metrics, self._read)
@@ -124,6 +127,7 @@ class App:
                 raise
             raise errors.exceptions[0] from None
         finally:
+            await self.reader.close()
             if self.tracing is not None:
                 self.tracing.close()
         log.info("stopped")

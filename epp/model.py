@@ -89,6 +89,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class PrefixMatch(msgspec.Struct, frozen=True):
+    understood: InferenceRequest | None = None  #: as read elsewhere; None: still to be read
     """What one source of prefix knowledge says about one request."""
 
     blocks: tuple[BlockHash, ...]  #: the prompt's full blocks, in order

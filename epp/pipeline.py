@@ -35,6 +35,13 @@ class Formats(Protocol):
         """
         ...
 
+    def aside(self, arrival: Arrival) -> tuple[str, ...]:
+        """Return the types of the parsers that may read it in another process; () if `parse` may.
+
+        Not empty only for a body of which reading may keep other requests waiting.
+        """
+        ...
+
 
 class Pipeline(msgspec.Struct, frozen=True):
     """The parts of the line, in the order a request meets them."""

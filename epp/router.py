@@ -5,17 +5,31 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Protocol
 
 from msgspec import structs
 
 from epp.clock import Clock
 from epp.errors import NoEndpoints
 from epp.exchange import Exchange
+from epp.formats.weight import LIGHT_BYTES
 from epp.ledger import Ledger, Reservation
 from epp.model import Arrival, Endpoint, InferenceRequest, Pick, join_host_port
-from epp.pipeline import Pipeline
+from epp.pipeline import Formats, Pipeline
 from epp.plugin import Observer
 from epp.pool import Pool
+
+
+class Reader(Protocol):
+    """Reads bodies that take long, without keeping other requests waiting (see `aside`)."""
+
+    async def read(self, arrival: Arrival, formats: Formats) -> Arrival:
+        """Return the arrival understood, or as it is if ``formats`` may read it here.
+
+        Raises:
+            EppError: the request must be answered with an error instead.
+        """
+        ...
 
 
 class Router:
@@ -30,6 +44,7 @@ class Router:
         clock: Clock,
         on_observer_error: Callable[[Observer, Exception], None],
         heed_subset: bool = True,
+        reader: Reader | None = None,
     ) -> None:
         self.pipeline = pipeline  #: what is used now; replaced whole by `reload`
         self._pool = pool
@@ -37,6 +52,7 @@ class Router:
         self._clock = clock
         self._on_observer_error = on_observer_error
         self._heed_subset = heed_subset  #: whether the gateway's subset hint counts
+        self._reader = reader  #: of bodies that take long; None reads all here
 
     def reload(self, pipeline: Pipeline) -> None:
         """Use ``pipeline`` for every request from now on; those under way keep theirs."""
@@ -50,6 +66,8 @@ class Router:
         """
         line = self.pipeline  # read once: a reload never splits a request
 
+        if self._reader is not None and len(arrival.body) > LIGHT_BYTES:
+            arrival = await self._reader.read(arrival, line.formats)
         request = line.rules.apply(line.formats.parse(arrival, self._clock.now()))
         for preparer in line.preparers:
             request = preparer.prepare(request)

@@ -52,6 +52,10 @@ class TracedFormats:
         self._inner = inner
         self._tracer = tracer
 
+    def aside(self, arrival: Arrival) -> tuple[str, ...]:
+        """See `pipeline.Formats.aside`."""
+        return self._inner.aside(arrival)  # type: ignore[no-any-return]
+
     def parse(self, arrival: Arrival, now: float) -> InferenceRequest:
         """See `pipeline.Formats.parse`."""
         if not self._tracer.recording:

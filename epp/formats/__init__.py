@@ -18,7 +18,9 @@ from epp.formats.openai import OpenAIParser
 from epp.formats.passthrough import PassthroughParser
 from epp.formats.reading import Parser, remembered
 from epp.formats.rerank import RerankParser
+from epp.formats.weight import is_heavy
 from epp.model import Arrival, InferenceRequest
+from epp.plugin import type_of
 
 PARSERS: tuple[type, ...] = (
     OpenAIParser,
@@ -35,6 +37,7 @@ PARSERS: tuple[type, ...] = (
 DEFAULT_PATH = "/v1/completions"  #: of a request that tells none anywhere
 """Where a gateway that rewrites paths leaves the client's own."""
 _PATH_HEADERS = (":path", "x-original-path", "x-forwarded-path")
+HEADERS = (*_PATH_HEADERS, "content-type", "content-encoding")  #: all that parsers look at
 
 
 DEFAULTS: tuple[Parser, ...] = (OpenAIParser(), AnthropicParser(), VllmHttpParser())
@@ -50,11 +53,22 @@ class FormatSet:
     """
 
     def __init__(self, parsers: Sequence[Parser] = ()) -> None:
-        self._parsers = (*(parsers or DEFAULTS), RerankParser())
+        chosen = parsers or DEFAULTS
+        own = any(type(parser) not in PARSERS for parser in chosen)
+        self._types = () if own else tuple(type_of(parser) for parser in chosen)
+        self._parsers = (*chosen, RerankParser())
         self._parser_for = remembered(self._find)
+
+    def aside(self, arrival: Arrival) -> tuple[str, ...]:
+        """See `pipeline.Formats.aside`. What parsers of users do is not known in another process."""
+        if not self._types or multipart.is_multipart(arrival) or not is_heavy(arrival.body):
+            return ()
+        return () if self._parser_for(path_of(arrival)) is _PASSTHROUGH else self._types
 
     def parse(self, arrival: Arrival, now: float) -> InferenceRequest:
         """See `pipeline.Formats.parse`."""
+        if arrival.understood is not None:
+            return arrival.understood
         path = path_of(arrival)
         if multipart.is_multipart(arrival):
             return multipart.parse(arrival, path, now)

@@ -68,7 +68,7 @@ def rewrite_model(request: InferenceRequest, target_model: str) -> InferenceRequ
     """Return the request asking for ``target_model``, or as it is if its body cannot say so."""
     if not request.model or request.format in UNWRITABLE:
         return request
-    span = model_span(request.body)
+    span = request.model_span or model_span(request.body)
     if span is None:
         return request
     start, end = span

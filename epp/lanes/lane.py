@@ -28,7 +28,7 @@ from epp.page.board import Board
 from epp.pipeline import Pipeline, types_of
 from epp.plugin import Observer
 from epp.pool import Pool
-from epp.router import Router
+from epp.router import Reader, Router
 from epp.rules import RuleBook
 from epp.telemetry.log import Seldom
 from epp.telemetry.metrics import Metrics
@@ -49,6 +49,7 @@ class Shared(msgspec.Struct, frozen=True):
     catalog: Catalog
     seldom: Seldom  #: warns, each kind of thing at most once in a while
     tracer: Tracer | None = None
+    reader: Reader | None = None  #: of bodies that take long
 
 
 class Lane:
@@ -86,6 +87,7 @@ class Lane:
             clock=clock,
             on_observer_error=self._observer_error,
             heed_subset=not options.disable_endpoint_subset_filter,
+            reader=shared.reader,
         )
         answering = Answering(lambda: self.router.pipeline, self.watching.answer_headers)
         self.answer_headers: Callable[[Exchange], Mapping[str, str]] = answering.headers

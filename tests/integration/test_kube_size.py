@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from tests.support.clusters import POOLS, kubeconfig
 from tests.support.kube import FakeKube
+from tests.support.pods import inference_pool
+from tests.support.serving import eventually, serving
 
 PODS = "/api/v1/namespaces/default/pods"
 COUNT = 2_000
+TRIES = 3  #: other work on the machine makes one slow
 BOUND_SECONDS = 60.0
 
 FOLLOW = """
@@ -43,8 +48,12 @@ async def main(url, count, last):
         told["objects"] = len(changed)
         told["resident"] = memory("VmRSS")
         print("listed", flush=True)
+        while not any(name.endswith("changed") for name in changed):
+            await asyncio.sleep(0.001)
+        began = time.monotonic()
         while last not in changed:
             await asyncio.sleep(0.001)
+        told["watch"] = time.monotonic() - began
         told["peak"] = memory("VmHWM")
         print(json.dumps(told), flush=True)
         task.cancel()
@@ -80,7 +89,7 @@ def pod(index: int, **labels: str) -> dict[str, Any]:
         "spec": {"nodeName": f"node-{index // 8}", "containers": [container]},
         "status": {
             "phase": "Running",
-            "podIP": f"10.{index >> 8}.{index & 255}.7",
+            "podIP": f"127.{100 + (index >> 8)}.{index & 255}.7",
             "conditions": conditions,
         },
     }
@@ -105,18 +114,51 @@ async def _follow(server: FakeKube) -> dict[str, float]:
         await process.wait()
 
 
-def test_two_thousand_pods_cost_a_second_of_cpu_and_100_megabytes_at_most() -> None:
-    async def scenario() -> dict[str, float]:
+async def _told() -> dict[str, float]:
+    async with FakeKube() as server:
+        for index in range(COUNT):
+            server.objects.put(PODS, pod(index))
+        size = len(msgspec.json.encode(pod(1)))
+        assert 6_000 < size < 8_000
+        return await _follow(server)
+
+
+def test_two_thousand_pods_are_read_and_followed_within_2_seconds_and_100_megabytes() -> None:
+    """The ceilings are the requirement's; alone on a machine it takes 0.7 s and 75 MB."""
+    for _ in range(TRIES):
+        told = asyncio.run(_told())
+        assert told["objects"] == COUNT
+        assert told["resident"] <= told["peak"] < 100
+        in_time = told["list"] + told["watch"] < 2.0  # the fake server's own work included
+        if in_time and told["cpu"] < 1.0 and told["stall"] < 0.5:  # requests are answered meanwhile
+            return
+    raise AssertionError(f"{TRIES} times too slow, at last {told}")
+
+
+def test_a_picker_that_follows_two_thousand_pods_takes_150_megabytes_at_most(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
         async with FakeKube() as server:
+            server.put(POOLS, inference_pool(labels={"app": "server"}))
             for index in range(COUNT):
                 server.objects.put(PODS, pod(index))
-            size = len(msgspec.json.encode(pod(1)))
-            assert 6_000 < size < 8_000
-            return await _follow(server)
+            flags = (kubeconfig(tmp_path, server), "--refresh-metrics-interval=10s")
+            async with serving(tmp_path, *flags, endpoints="--pool-name=pool") as picker:
 
-    told = asyncio.run(scenario())
-    assert told["objects"] == COUNT
-    assert told["cpu"] < 1.0
-    assert told["list"] < 5.0  # the fake server's own work included, on a busy machine
-    assert told["resident"] <= told["peak"] < 100
-    assert told["stall"] < 0.5  # requests are answered meanwhile
+                async def known(host: str) -> bool:
+                    return f'"{host}' in (await picker.get("/debug/pool"))[1]
+
+                async def ready() -> bool:
+                    return (await picker.get("/readyz"))[0] == 200
+
+                await eventually(ready, bound=BOUND_SECONDS)
+                assert len(await picker.json("/debug/pool")) == COUNT
+                for index in range(COUNT - 200, COUNT):
+                    changed = pod(index)
+                    changed["status"]["podIP"] = f"127.90.0.{index - COUNT + 201}"
+                    server.put(PODS, changed)
+                await eventually(lambda: known("127.90.0.200"), bound=BOUND_SECONDS)
+                assert picker.memory() < 150
+
+    asyncio.run(main())

@@ -20,12 +20,13 @@ from epp.prefix.exact.index import ExactIndex
 from epp.prefix.exact.keys import Keys, Prompt
 
 BLOCK = 8  #: tokens
-NAMES = [EndpointId(name) for name in "abc"]
+NAMES = [EndpointId(name) for name in "ab"]
 ENGINES = st.sampled_from(NAMES)
-TIERS = st.sampled_from([Tier.GPU, Tier.CPU, Tier.SHARED])
+TIERS = st.sampled_from([Tier.GPU, Tier.GPU, Tier.CPU])
 # A block is named by its path in a binary tree: its tokens are the last digit, over and over.
-PATHS = st.text("01", min_size=1, max_size=5)
-ADAPTERS = st.sampled_from(["", "lora"])
+# Few paths, so that the same blocks are stored, placed, removed and stored again.
+PATHS = st.sampled_from(["0", "00", "01", "000", "010", "0101"])
+ADAPTERS = st.sampled_from(["", "", "", "lora"])
 
 
 def tokens(path: str) -> bytes:
@@ -95,7 +96,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(name=ENGINES)
     def replace(self, name: EndpointId) -> None:
         self.index.forget(name)
-        self.index.apply(name, [Stored((3,), None, tokens("1"), BLOCK)])  # too late: it is gone
+        self.index.apply(name, [Stored((3,), None, tokens("0"), BLOCK)])  # too late: it is gone
         self.index.join(name)
         self.naive[name] = NaiveEngine()
 
@@ -106,7 +107,7 @@ class IndexMachine(RuleBasedStateMachine):
     @invariant()
     def it_matches_as_the_model_does(self) -> None:
         for adapter in ("", "lora"):
-            for path in ("00000", "01010", "11111", "10110", "00110", "11010"):
+            for path in ("0000", "0101"):
                 known = self.index.look_up(Prompt(tokens(path) + b"tail", adapter))
                 for name in NAMES:
                     blocks, tiers = self.naive[name].leading(adapter, path)
@@ -127,4 +128,4 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestExactIndex = IndexMachine.TestCase
-TestExactIndex.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestExactIndex.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

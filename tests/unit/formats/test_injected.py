@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from epp.formats.injected import WithoutUsage, asking_usage, without_usage
+from epp.formats.injected import MOST_HELD, WithoutUsage, asking_usage, without_usage
 from epp.sim import openai
 from epp.sim.asked import Asked
 from tests.support import build
@@ -146,6 +146,26 @@ def test_a_simulated_stream_is_that_of_a_client_that_did_not_ask(api: Any, reaso
 def test_usage_is_removed_from_a_stream_that_was_cut_off_after_it() -> None:
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n'
     assert restored(b"data: {}\n\n" + usage) == b"data: {}\n\n"
+
+
+def test_an_answer_that_ends_with_its_finishing_event_is_whole() -> None:
+    finish = b'data: {"choices":[{"finish_reason":"stop"}]}\n\n'
+    edit = WithoutUsage()
+    assert edit.feed(finish, ends=False) == b""
+    assert edit.feed(b"", ends=True) == finish
+    assert restored(finish[:-1]) == finish[:-1]
+
+
+def test_an_event_that_is_too_long_to_hold_goes_on_as_it_comes() -> None:
+    finish = b'data: {"choices":[{"finish_reason":"stop"}]}\n\n'
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":1},"system_fingerprint":"x"}\n\n'
+    long = b"data: " + b"x" * MOST_HELD
+    edit = WithoutUsage()
+    pieces = [finish, long[:-6], long[-6:], b"y", b"z\n", b"\n" + usage, finish + usage]
+    assert [edit.feed(piece, ends=False) for piece in pieces] == [
+        b"", b"", finish + long, b"y", b"z", b"\n\n",
+        finish.replace(b"]}", b'],"system_fingerprint":"x"}'),
+    ]  # fmt: skip
 
 
 def test_an_event_with_choices_or_without_a_json_usage_stays() -> None:

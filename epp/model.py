@@ -86,10 +86,10 @@ class Arrival(msgspec.Struct, frozen=True):
     body: bytes = b""
     subset: tuple[str, ...] | None = None  #: ``host:port`` or ``host``; None allows the whole pool
     body_hidden: bool = False  #: a body may follow, but Envoy does not show it to us
+    understood: InferenceRequest | None = None  #: as read elsewhere; None: still to be read
 
 
 class PrefixMatch(msgspec.Struct, frozen=True):
-    understood: InferenceRequest | None = None  #: as read elsewhere; None: still to be read
     """What one source of prefix knowledge says about one request."""
 
     blocks: tuple[BlockHash, ...]  #: the prompt's full blocks, in order

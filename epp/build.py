@@ -59,6 +59,7 @@ class Parts(msgspec.Struct, frozen=True):
     timings: Timings | None = None  #: told what decisions and plugins cost
     tracer: Tracer | None = None  #: makes spans of what the pipeline does; None makes none
     witness: plugin.Witness | None = None  #: told of every decision
+    forecaster: plugin.Forecaster | None = None  #: foresees the time to first token of picks
 
 
 def configure(
@@ -253,7 +254,7 @@ class _Builder:
 
     def _scheduler(self, profiles: Mapping[str, Profile], handler: Any) -> Scheduler:
         parts = self._parts
-        scheduler = Scheduler(profiles, handler, parts.emit_scores, parts.witness)
+        scheduler = Scheduler(profiles, handler, parts.emit_scores, parts.witness, parts.forecaster)
         stopwatch, tracer = self._stopwatch(), parts.tracer
         if tracer is not None:
             scheduler = trace_profiles(scheduler, tracer)

@@ -23,6 +23,9 @@ BlockHash = NewType("BlockHash", int)
 
 NO_LABELS: Mapping[str, str] = {}
 
+ROLE = "llm-d.ai/role"
+"""Label of a pod: which stages of a disaggregated request it serves."""
+
 
 @lru_cache(maxsize=8192)
 def join_host_port(host: str, port: int) -> str:
@@ -151,6 +154,25 @@ class InferenceRequest(msgspec.Struct, frozen=True):
         return max(self.prompt_tokens - held, 0)
 
 
+class Speed(msgspec.Struct, frozen=True):
+    """How soon an endpoint's first bytes come, as learned from streamed answers."""
+
+    per_token: float  #: seconds for each uncached prompt token, > 0
+    rest: float  #: seconds that no prompt token accounts for, >= 0
+    answers: int  #: of this endpoint that taught it; 0: those of others only
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """What was known at the pick of the work before a first byte; see `epp.ttft`.
+
+    Tokens are uncached prompt tokens, as estimated here, of the endpoint that computes the prompt.
+    """
+
+    queued: float  #: those of other requests, computed first
+    uncached: float  #: those of this request
+    speed: Speed | None  #: None while nothing was learned of any endpoint
+
+
 class Pick(msgspec.Struct, frozen=True):
     """Where a request goes."""
 
@@ -161,6 +183,7 @@ class Pick(msgspec.Struct, frozen=True):
     encode: tuple[Endpoint, ...] = ()  #: where images, audio and video are encoded, if elsewhere
     scores: Mapping[str, float] | None = None  #: by address, all scored candidates, if wanted
     profile: str = ""  #: the profile that made the choice
+    expected: Expected | None = None  #: None where no first token can be foreseen
 
     @property
     def destination(self) -> str:

@@ -18,7 +18,7 @@ import msgspec
 
 from epp.clock import Clock
 from epp.ledger import Ledger
-from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Pick, Usage
+from epp.model import Ending, Endpoint, EndpointId, Expected, InferenceRequest, Pick, Usage
 
 Stability = Literal["alpha", "beta", "stable"]
 
@@ -94,6 +94,14 @@ class Witness(Protocol):
         self, request: InferenceRequest, pick: Pick, results: Mapping[str, ProfileResult]
     ) -> None:
         """Note a decision before it is booked; ``results`` by profile. Must not keep ``results``."""
+        ...
+
+
+class Forecaster(Protocol):
+    """Foresees the time to first token of a pick (see `ttft.forecast`)."""
+
+    def expect(self, request: InferenceRequest, pick: Pick) -> Expected | None:
+        """Say before a pick is booked what a first token will wait for; None if unknown."""
         ...
 
 

@@ -108,6 +108,7 @@ def time_scheduler(scheduler: Scheduler, stopwatch: Stopwatch) -> Scheduler:
         scheduler.handler,
         scheduler.with_scores,
         scheduler.witness,
+        scheduler.forecaster,
         sampled=msgspec.structs.replace(scheduler, profiles=profiles),
         clock=stopwatch.clock,
         timings=stopwatch.timings,

@@ -1,4 +1,4 @@
-"""Who listens to requests besides the plugins: metrics, receipts, the log of decisions."""
+"""Who listens to requests besides the plugins: metrics, receipts, forecasts, the log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from epp.observe.stages import StagesObserver
 from epp.observe.truth import TruthObserver
 from epp.options import ServeOptions
 from epp.plugin import AnswerHeaderAdder, Observer
+from epp.pool import Forget
 from epp.telemetry import log as logs
 from epp.telemetry.metrics import Metrics
+from epp.ttft.forecast import Forecaster
 
 
 class Watching:
@@ -32,6 +34,7 @@ class Watching:
     def __init__(
         self, options: ServeOptions, metrics: Metrics, *, ledger: Ledger, clock: Clock
     ) -> None:
+        self.forecaster = Forecaster(ledger, clock)
         self.receipts = Receipts(options.receipts, ledger, clock) if options.receipts else None
         self._options = options
         self._metrics = metrics
@@ -44,12 +47,18 @@ class Watching:
             MetricsObserver(self._metrics, self._clock),
             StagesObserver(self._metrics),
             TruthObserver(self._metrics.truth),
+            self.forecaster,
         ]
         if self.receipts is not None:
             found.append(self.receipts)
         if self._options.verbosity >= logs.DEBUG_VERBOSITY:
             found.append(DecisionLog())
         return tuple(found)
+
+    @property
+    def forgets(self) -> tuple[Forget, ...]:
+        """What drops the knowledge of an endpoint that is gone."""
+        return (self._metrics.forget, self.forecaster.forget)
 
     @property
     def answer_headers(self) -> tuple[AnswerHeaderAdder, ...]:

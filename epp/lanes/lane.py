@@ -94,7 +94,7 @@ class Lane:
         self.answer_metadata = answering.metadata
         self.counters = StreamCounts(metrics)
         retire(None, pipeline, self.pool)
-        for forget in (self.ledger.forget, metrics.forget, self.board.traffic.forget):
+        for forget in (self.ledger.forget, self.board.traffic.forget, *self.watching.forgets):
             self.pool.on_forget(forget)
         metrics.plugin_types = types_of(pipeline)
         metrics.watch_pool(name, self.pool.snapshot, self.ledger)
@@ -180,6 +180,7 @@ class Lane:
             allow_experimental=options.allow_experimental_plugins,
             extra_observers=(*self.watching.observers, self.board.traffic),
             witness=self.watching.receipts,
+            forecaster=self.watching.forecaster,
             emit_scores=options.emit_endpoint_scores,
             on_fault=self._plugin_fault,
             timings=self.metrics,

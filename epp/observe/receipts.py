@@ -24,8 +24,17 @@ import msgspec
 
 from epp.clock import Clock
 from epp.ledger import Ledger
-from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Pick, PrefixMatch
+from epp.model import (
+    Ending,
+    Endpoint,
+    EndpointId,
+    Expected,
+    InferenceRequest,
+    Pick,
+    PrefixMatch,
+)
 from epp.plugin import ProfileResult, type_of
+from epp.ttft.parts import Parts, expected_parts, measured_parts
 
 TOP = 8  #: candidates kept, the best by score
 SPAN = 32  #: scores looked at together, see `_best`
@@ -64,7 +73,8 @@ class Receipts:
             request.id[:LONGEST], request.model[:LONGEST], request.target_model[:LONGEST],
             request.format, request.prompt_tokens, request.priority, request.streaming,
             request.arrived_at, request.waited, self._clock.now(), pick.endpoints, pick.prefill,
-            pick.profile, tuple(runs),
+            pick.profile,
+            tuple(runs), pick.expected,
         )  # fmt: skip
         self._ring.append(receipt)
         self._open[id(pick)] = receipt
@@ -77,6 +87,7 @@ class Receipts:
         receipt = self._open.pop(id(pick), None)
         if receipt is not None:
             receipt.ending = ending
+            receipt.measured = measured_parts(request, pick, ending)
 
     def last(self, limit: int) -> list[Shown]:
         """Return the last ``limit`` decisions, the newest first."""
@@ -115,7 +126,9 @@ class _Receipt(msgspec.Struct, gc=False):
     prefill: Endpoint | None
     profile: str
     runs: tuple[_Run, ...]
+    expected: Expected | None
     ending: Ending | None = None
+    measured: Parts | None = None  #: of the time to the first byte
 
     def predicted(self) -> int | None:
         """Prompt tokens believed to be cached where it went; None if nothing was known."""
@@ -124,8 +137,15 @@ class _Receipt(msgspec.Struct, gc=False):
                 return run.predicted(self.chosen[0], self.prompt_tokens)
         return None
 
+    def expected_ttft(self) -> Parts | None:
+        """What was expected of its first token."""
+        return expected_parts(
+            self.expected, wait=self.waited, decision=self._decision(), elsewhere=bool(self.prefill)
+        )
+
     def summary(self) -> str:
         """One line, fit for a header."""
+        first = self.expected_ttft()
         words = [
             f"picked={self.chosen[0].address}",
             f"prefill={self.prefill.address}" if self.prefill else "",
@@ -134,6 +154,7 @@ class _Receipt(msgspec.Struct, gc=False):
             f"predicted-cached={self.predicted() or 0}",
             f"wait={self.waited * 1000:.1f}ms",
             f"decision={self._decision() * 1000:.2f}ms",
+            f"expected-ttft={first.total * 1000:.1f}ms" if first else "",
         ]
         return "; ".join(word for word in words if word)
 
@@ -155,6 +176,7 @@ class _Receipt(msgspec.Struct, gc=False):
             "predicted_cached_tokens": self.predicted(),
             "wait_seconds": round(self.waited, 6),
             "decision_seconds": round(self._decision(), 6),
+            "expected_ttft": _parts(self.expected_ttft()),
             "profiles": [run.shown(self.prompt_tokens) for run in self.runs],
             "ended": None if self.ending is None else self._ended(self.ending),
         }
@@ -181,6 +203,7 @@ class _Receipt(msgspec.Struct, gc=False):
             "attempts": ending.attempts,
             "flags": ending.flags,
             "ttft_seconds": None if first is None else round(first - self.arrived_at, 6),
+            "ttft": _parts(self.measured),
             "duration_seconds": round(ending.at - self.arrived_at, 6),
             "streamed": ending.streamed,
             "response_bytes": ending.response_bytes,
@@ -239,6 +262,16 @@ class _Run(msgspec.Struct, gc=False):
             "running": None if load is None else load.running,
             "kv_usage": None if load is None else load.kv_usage,
         }
+
+
+def _parts(parts: Parts | None) -> Shown | None:
+    """Seconds, by part; the parts of ``engine_seconds`` are None where they are not known."""
+    if parts is None:
+        return None
+    shown: Shown = {"total_seconds": round(parts.total, 6)}
+    for name, seconds in msgspec.structs.asdict(parts).items():
+        shown[f"{name}_seconds"] = None if seconds is None else round(seconds, 6)
+    return shown
 
 
 def _run(profile: str, result: ProfileResult, match: PrefixMatch | None, ledger: Ledger) -> _Run:

@@ -9,9 +9,13 @@ llm-d-router's traces.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
+import msgspec
+
 from epp.model import Ending, InferenceRequest, Outcome, Pick
+from epp.ttft.parts import expected_parts, measured_parts
 
 Value = str | bool | int | float | Sequence[str] | Sequence[float]
 """What an attribute may hold. Never a part of a prompt."""
@@ -49,7 +53,8 @@ class SpanObserver:
     def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
         """See `plugin.Observer.ended`."""
         span = self._span
-        for name, value in _facts(request, ending):
+        facts = chain(_facts(request, ending), _first_token(request, pick, ending))
+        for name, value in facts:
             if value is not None:
                 span.set(name, value)
         if ending.outcome is Outcome.FAILED:
@@ -70,3 +75,24 @@ def _facts(request: InferenceRequest, ending: Ending) -> Iterator[tuple[str, Val
         yield "gen_ai.usage.input_tokens", ending.usage.prompt_tokens
         yield "gen_ai.usage.output_tokens", ending.usage.completion_tokens
         yield "llm_d.epp.usage.cached_tokens", ending.usage.cached_tokens
+
+
+def _first_token(
+    request: InferenceRequest, pick: Pick, ending: Ending
+) -> Iterator[tuple[str, Value | None]]:
+    """The parts of the time to first token, as expected at the pick and as measured."""
+    decision = max(ending.picked_at - request.arrived_at - request.waited, 0.0)
+    expected = expected_parts(
+        pick.expected,
+        wait=request.waited,
+        decision=decision,
+        elsewhere=pick.prefill is not None,
+    )
+    for prefix, parts in (
+        ("llm_d.epp.expected_ttft", expected),
+        ("llm_d.epp.ttft", measured_parts(request, pick, ending)),
+    ):
+        if parts is not None:
+            yield f"{prefix}.total_seconds", parts.total
+            for name, seconds in msgspec.structs.asdict(parts).items():
+                yield f"{prefix}.{name}_seconds", seconds

@@ -1,15 +1,15 @@
 """Tells the metrics how true predictions were, and what a request's first byte waited for.
 
-The time to the first byte has three parts that are measured here, and no more: waiting for leave
-to go on; our own work, from reading to booking; and all that comes after, which is the gateway,
-the network, the engine's queue and its prefill. An engine does not tell these apart by request.
+The time to the first byte has three parts that are measured, of every answer; of a streamed one
+the part after the pick is split by the speed learned of the engine, see `ttft.parts`.
 """
 
 from __future__ import annotations
 
-from epp.model import Ending, Endpoint, InferenceRequest, Pick
+from epp.model import ROLE, Ending, Endpoint, InferenceRequest, Pick
 from epp.prefix.truth import prediction
 from epp.telemetry.truth import Truth
+from epp.ttft.parts import expected_parts, foreseen, measured_parts
 
 
 class TruthObserver:
@@ -25,19 +25,30 @@ class TruthObserver:
 
     def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
         """See `plugin.Observer.ended`."""
-        if ending.first_byte_at is not None:
-            self._truth.first_byte(
-                wait=request.waited,
-                decision=ending.picked_at - request.arrived_at - request.waited,
-                engine=ending.first_byte_at - ending.picked_at,
-                streamed=ending.streamed,
-            )
+        self._tell_first_byte(request, pick, ending)
         match, endpoint = request.match(), served_by(pick, ending)
         if match is None or endpoint is None:
             return
         found = prediction(request, match, ending, endpoint.id)
         if found is not None:
             self._truth.predicted(endpoint, predicted=found.predicted, cached=found.cached)
+
+    def _tell_first_byte(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
+        measured = measured_parts(request, pick, ending)
+        if measured is None:
+            return
+        self._truth.first_byte(measured, priority=request.priority, streamed=ending.streamed)
+        expected = expected_parts(
+            foreseen(pick, ending),
+            wait=measured.wait,
+            decision=measured.decision,
+            elsewhere=pick.prefill is not None,
+        )
+        if expected is not None:
+            computing = pick.prefill or pick.endpoints[0]
+            self._truth.foreseen(
+                expected, measured, priority=request.priority, role=computing.labels.get(ROLE, "")
+            )
 
 
 def why_unknown(request: InferenceRequest) -> str:

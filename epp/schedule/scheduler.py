@@ -8,7 +8,7 @@ import msgspec
 
 from epp.headers import PREFER
 from epp.model import Endpoint, InferenceRequest, Pick
-from epp.plugin import ProfileHandler, ProfileResult, Witness
+from epp.plugin import Forecaster, ProfileHandler, ProfileResult, Witness
 from epp.schedule.available import require_cached
 from epp.schedule.profile import Profile
 
@@ -46,6 +46,7 @@ class Scheduler(msgspec.Struct, frozen=True):
     handler: ProfileHandler
     with_scores: bool = False  #: fill `Pick.scores`, which costs a dict of every candidate
     witness: Witness | None = None  #: told of every decision
+    forecaster: Forecaster | None = None  #: fills `Pick.expected`
 
     def pick(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> Pick:
         """Choose where ``request`` goes; ``endpoints`` is not empty.
@@ -60,6 +61,10 @@ class Scheduler(msgspec.Struct, frozen=True):
             require_cached(request, pick)
         if self.with_scores and pick.scores is None:
             pick = msgspec.structs.replace(pick, scores=candidates.scores(pick.profile))
+        if self.forecaster is not None:
+            expected = self.forecaster.expect(request, pick)
+            if expected is not None:
+                pick = msgspec.structs.replace(pick, expected=expected)
         if self.witness is not None:
             self.witness.decided(request, pick, candidates.results)
         return pick

@@ -215,6 +215,14 @@ OURS = (
 
 _ENDPOINT = ("endpoint_name", "namespace", "port")
 _MISSED = (0.0, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
+_RATIO = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+_STREAMING = ("priority", "streaming")
+
+
+def _first(name: str, text: str, *labels: str, buckets: tuple[float, ...] = _FIRST) -> Spec:
+    text = f"Part of the time to the first byte: {text}"
+    return Spec(f"epp_ttft_{name}_seconds", "histogram", text, labels or ("priority",), buckets)
+
 
 TRUTH = (
     Spec("epp_prefix_predicted_tokens_total", "counter",
@@ -229,14 +237,20 @@ TRUTH = (
          buckets=_MISSED),
     Spec("epp_prefix_unknown_requests_total", "counter",
          "Requests placed without knowing any of their prompt, by why.", ("reason",)),
-    Spec("epp_ttft_wait_seconds", "histogram",
-         "Part of the time to the first byte: waiting for leave to go on.", ("streaming",), _FIRST),
-    Spec("epp_ttft_decision_seconds", "histogram",
-         "Part of the time to the first byte: the picker's own work.", ("streaming",),
-         (*_SCHEDULER, *_PROCESSING[10:])),
-    Spec("epp_ttft_engine_seconds", "histogram",
-         "Part of the time to the first byte: gateway, network, the engine's queue and prefill.",
-         ("streaming",), _FIRST),
+    _first("wait", "waiting for leave to go on.", *_STREAMING),
+    _first("decision", "the picker's own work.", *_STREAMING,
+           buckets=(*_SCHEDULER, *_PROCESSING[10:])),
+    _first("engine", "gateway, network, the engine's queue and prefill.", *_STREAMING),
+    _first("remote_prefill", "queue and prefill of another endpoint, by its speed learned."),
+    _first("queue", "prefill of requests before it, by the speed learned."),
+    _first("prefill", "its own uncached tokens, by the speed learned."),
+    _first("rest", "what is left of the engine's part: gateway, network, first steps."),
+    Spec("epp_ttft_expected_seconds", "histogram",
+         "Time to the first byte as expected at the pick, of streams whose first byte was seen.",
+         ("priority",), _FIRST),
+    Spec("epp_ttft_error_ratio", "histogram",
+         "The engine's part of the time to the first byte, measured over expected.",
+         ("role",), _RATIO),
 )  # fmt: skip
 
 METRICS = (*REQUESTS, *POOL, *PICKER, *OURS, *TRUTH)

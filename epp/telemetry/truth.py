@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from epp.model import Endpoint, EndpointId
+from epp.telemetry.caps import Cap
 from epp.telemetry.store import Histogram, Labels, Number, Store
+from epp.ttft.parts import Parts
 
 TOKENS = tuple(f"epp_prefix_{word}_tokens_total" for word in ("predicted", "cached", "missed"))
+MOST_CLASSES = 50  #: priorities, and roles of endpoints, that are told apart
+
+_MEASURED = ("wait", "decision", "engine")
+_STREAMED = (*_MEASURED, "remote_prefill", "queue", "prefill", "rest")
 
 
 class Truth:
@@ -14,18 +20,32 @@ class Truth:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._missed = store["epp_prefix_missed_ratio"].histogram()
-        self._parts: dict[bool, list[Histogram]] = {}
+        self._parts: dict[tuple[str, int, bool], Histogram] = {}
         self._tokens: dict[EndpointId, tuple[Labels, list[Number]]] = {}
+        self._priorities, self._roles = Cap(MOST_CLASSES), Cap(MOST_CLASSES)
 
     def without_knowledge(self, why: str) -> None:
         """A request was placed without knowing any of its prompt; ``why`` is a fixed word."""
         self._store["epp_prefix_unknown_requests_total"].number(why).add()
 
-    def first_byte(self, *, wait: float, decision: float, engine: float, streamed: bool) -> None:
-        """Take the parts of one request's time to the first byte, in seconds."""
-        parts = self._parts.get(streamed) or self._new_parts(streamed)
-        for histogram, seconds in zip(parts, (wait, decision, engine), strict=True):
-            histogram.observe(max(seconds, 0.0))
+    def first_byte(self, parts: Parts, *, priority: int, streamed: bool) -> None:
+        """Take the parts of one request's time to the first byte; unknown ones are left out."""
+        for name in _STREAMED if streamed else _MEASURED:
+            seconds = getattr(parts, name)
+            if seconds is not None:
+                key = (name, priority, streamed)
+                (self._parts.get(key) or self._new_part(*key)).observe(seconds)
+
+    def foreseen(self, expected: Parts, measured: Parts, *, priority: int, role: str) -> None:
+        """Compare what was expected of a first byte with what came.
+
+        ``role`` is the label of the endpoint that computed the prompt, "" without one.
+        """
+        whole = self._store["epp_ttft_expected_seconds"]
+        whole.histogram(self._priorities(str(priority))).observe(expected.total)
+        if expected.engine > 0.0:
+            ratios = self._store["epp_ttft_error_ratio"].histogram(self._roles(role))
+            ratios.observe(measured.engine / expected.engine)
 
     def predicted(self, endpoint: Endpoint, *, predicted: int, cached: int) -> None:
         """An engine told how many tokens of a prompt it found cached."""
@@ -43,10 +63,13 @@ class Truth:
             for name in TOKENS:
                 self._store[name].drop(known[0])
 
-    def _new_parts(self, streamed: bool) -> list[Histogram]:  # noqa: FBT001 - a label
-        streaming = "true" if streamed else "false"
-        names = [f"epp_ttft_{part}_seconds" for part in ("wait", "decision", "engine")]
-        made = self._parts[streamed] = [self._store[name].histogram(streaming) for name in names]
+    def _new_part(self, name: str, priority: int, streamed: bool) -> Histogram:  # noqa: FBT001 - a label
+        labels: Labels = (self._priorities(str(priority)),)
+        if name in _MEASURED:
+            labels = (*labels, "true" if streamed else "false")
+        made = self._store[f"epp_ttft_{name}_seconds"].histogram(*labels)
+        if len(self._parts) < MOST_CLASSES * len(_STREAMED):
+            self._parts[(name, priority, streamed)] = made
         return made
 
     def _new_tokens(self, endpoint: Endpoint) -> tuple[Labels, list[Number]]:

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from epp import plugin
-from epp.model import Endpoint, InferenceRequest
+from epp.model import ROLE, Endpoint, InferenceRequest
 
-ROLE = "llm-d.ai/role"
 ENCODE: frozenset[str | None] = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
 PREFILL: frozenset[str | None] = frozenset(
     {"prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode"}

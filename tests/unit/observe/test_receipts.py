@@ -16,11 +16,13 @@ from epp.model import (
     Ending,
     Endpoint,
     EndpointId,
+    Expected,
     InferenceRequest,
     Load,
     Outcome,
     Pick,
     PrefixMatch,
+    Speed,
     Usage,
 )
 from epp.observe.receipts import TOP, Receipts
@@ -132,7 +134,7 @@ def test_a_receipt_says_what_each_scorer_gave_and_who_would_have_been_second() -
         "10.0.0.0:8000", 2.5, 64,
     )  # fmt: skip
     assert (second["queued"], second["running"], second["kv_usage"]) == (2.0, 5.0, 0.25)
-    assert shown["ended"] is None
+    assert (shown["ended"], shown["expected_ttft"]) == (None, None)
 
 
 def test_a_receipt_says_how_it_ended() -> None:
@@ -150,7 +152,50 @@ def test_a_receipt_says_how_it_ended() -> None:
         "attempts": 2, "flags": "response_timeout", "ttft_seconds": 0.25, "duration_seconds": 4.0,
         "streamed": True, "response_bytes": 12, "prompt_tokens": 100, "completion_tokens": 7,
         "cached_tokens": 64,
+        "ttft": {
+            "total_seconds": 0.25, "wait_seconds": 0.0, "decision_seconds": 0.0,
+            "engine_seconds": 0.25, "remote_prefill_seconds": None, "queue_seconds": None,
+            "prefill_seconds": None, "rest_seconds": None,
+        },
     }  # fmt: skip
+
+
+class Foresees:
+    """1,000 tokens a second and 20 ms besides; 300 tokens are before the 500 of the request."""
+
+    def expect(self, request: InferenceRequest, pick: Pick) -> Expected | None:
+        return Expected(300.0, 500.0, Speed(0.001, 0.02, 9))
+
+
+def test_a_receipt_says_what_the_first_token_was_expected_to_wait_for_and_what_it_did() -> None:
+    world = World()
+    request = InferenceRequest(
+        "r-1", {}, b"", arrived_at=98.0, waited=1.5, prompt_tokens=500, streaming=True
+    )
+    scheduler = Scheduler(
+        {"default": Profile("default", (), (), Best())}, One(),
+        witness=world.receipts, forecaster=Foresees(),
+    )  # fmt: skip
+    pick = scheduler.pick(request, [pod(0)])
+    (shown,) = world.receipts.last(1)
+    # Arrived at 98, waited until 99.5, decided at 100; then 0.3 s, 0.5 s and 20 ms.
+    assert shown["expected_ttft"] == {
+        "total_seconds": 2.82, "wait_seconds": 1.5, "decision_seconds": 0.5,
+        "engine_seconds": 0.82, "remote_prefill_seconds": None, "queue_seconds": 0.3,
+        "prefill_seconds": 0.5, "rest_seconds": 0.02,
+    }  # fmt: skip
+    assert world.receipts.summary(pick).endswith("; expected-ttft=2820.0ms")
+    ending = Ending(
+        Outcome.COMPLETED, 103.0, 200, first_byte_at=101.0, streamed=True, picked_at=100.125
+    )
+    world.receipts.ended(request, pick, ending)
+    (shown,) = world.receipts.last(1)
+    assert shown["ended"]["ttft"] == {
+        "total_seconds": 3.0, "wait_seconds": 1.5, "decision_seconds": 0.625,
+        "engine_seconds": 0.875, "remote_prefill_seconds": None, "queue_seconds": 0.3,
+        "prefill_seconds": 0.5, "rest_seconds": 0.075,
+    }  # fmt: skip
+    assert shown["ended"]["ttft_seconds"] == shown["ended"]["ttft"]["total_seconds"]
 
 
 def test_of_many_candidates_the_best_are_kept_and_the_chosen_one_always() -> None:
@@ -213,7 +258,7 @@ def test_a_built_pipeline_tells_of_each_decision_by_the_plugins_own_names() -> N
     world = World(most=40)
     parts = Parts(
         clock=world.clock, random=random.Random(1), ledger=world.ledger, pool=Pool("p"),
-        timings=Timings(), witness=world.receipts,
+        timings=Timings(), witness=world.receipts, forecaster=Foresees(),
     )  # fmt: skip
     scheduler = configure(None, parts)[1].scheduler
     for i in range(20):  # one of 16 decisions runs plugins that are timed
@@ -224,6 +269,7 @@ def test_a_built_pipeline_tells_of_each_decision_by_the_plugins_own_names() -> N
         scorers = each["profiles"][0]["scorers"]
         found = [(scorer["scorer"], scorer["weight"]) for scorer in scorers]
         assert found == list(DEFAULT_WEIGHTS)
+        assert each["expected_ttft"]["queue_seconds"] == 0.3
 
 
 def test_nothing_a_client_wrote_is_kept_but_ids_and_names_and_those_are_cut() -> None:

@@ -10,21 +10,28 @@ from epp.model import (
     BlockHash,
     Ending,
     Endpoint,
+    Expected,
     InferenceRequest,
     Outcome,
     Pick,
     PrefixMatch,
+    Speed,
     Usage,
 )
 from epp.observe.truth import TruthObserver
 from epp.plugin import Observer
 from epp.telemetry.metrics import Metrics
+from epp.telemetry.truth import MOST_CLASSES
 from tests.support import build
 
 A, B = build.endpoint("a"), build.endpoint("b", host="10.0.0.2")
 ON_A = {"endpoint_name": "a", "namespace": "default", "port": "8000"}
 ON_B = {**ON_A, "endpoint_name": "b"}
 RATIO = "epp_prefix_missed_ratio"
+SPLIT = ("remote_prefill", "queue", "prefill", "rest")
+
+#: 1,000 tokens a second and 20 ms besides; 300 tokens are before the 500 of the request.
+EXPECTED = Expected(300.0, 500.0, Speed(0.001, 0.02, 9))
 
 
 class World:
@@ -145,13 +152,55 @@ def test_the_parts_of_the_first_byte_add_up_to_the_whole() -> None:
     request = build.request(arrived_at=10.0, waited=1.5)
     world.end(request, picked_at=11.75, first_byte_at=14.0, streamed=True)
     parts = [
-        world.value(f"epp_ttft_{part}_seconds_sum", streaming="true")
+        world.value(f"epp_ttft_{part}_seconds_sum", priority="0", streaming="true")
         for part in ("wait", "decision", "engine")
     ]
     assert parts == [1.5, 0.25, 2.25]
+    # Nothing was expected: how the engine's part splits is not known, which is not 0.
+    assert [world.value(f"epp_ttft_{part}_seconds_count", priority="0") for part in SPLIT] == [
+        None
+    ] * len(SPLIT)
+
+
+def test_by_priority_the_parts_of_streams_and_what_was_expected_are_counted() -> None:
+    world = World()
+    request = build.request(arrived_at=10.0, waited=1.5, prompt_tokens=500, priority=3)
+    pick = Pick((A,), expected=EXPECTED)
+    world.end(request, pick=pick, picked_at=11.75, first_byte_at=12.75, streamed=True)
+    world.end(request, pick=pick, picked_at=11.75, first_byte_at=12.75, streamed=False)
+    sums = [world.value(f"epp_ttft_{part}_seconds_sum", priority="3") for part in SPLIT]
+    assert sums == [None, pytest.approx(0.3), pytest.approx(0.5), pytest.approx(0.2)]
+    # 1.75 s of ours and 0.82 s expected of the engine, which took 1 s.
+    assert world.value("epp_ttft_expected_seconds_sum", priority="3") == pytest.approx(2.57)
+    assert world.value("epp_ttft_error_ratio_sum", role="") == pytest.approx(1 / 0.82)
+    assert world.value("epp_ttft_error_ratio_count", role="") == 1  # the whole answer is no error
+
+
+def test_errors_are_told_apart_by_the_role_of_the_endpoint_that_computes_the_prompt() -> None:
+    world = World()
+    prefill = build.endpoint("p", labels={"llm-d.ai/role": "prefill"})
+    pick = Pick((A,), prefill=prefill, expected=EXPECTED)
+    world.end(build.request(), pick=pick, picked_at=2.0, first_byte_at=2.41, streamed=True)
+    assert world.value("epp_ttft_error_ratio_sum", role="prefill") == pytest.approx(0.5)
+    assert world.value("epp_ttft_remote_prefill_seconds_sum", priority="0") == pytest.approx(0.41)
+
+
+def test_priorities_and_roles_without_end_make_series_that_end() -> None:
+    world = World()
+    for number in range(3 * MOST_CLASSES):
+        endpoint = build.endpoint(labels={"llm-d.ai/role": f"role-{number}"})
+        world.end(
+            build.request(priority=number), pick=Pick((endpoint,), expected=EXPECTED),
+            picked_at=1.0, first_byte_at=2.0, streamed=True,
+        )  # fmt: skip
+    for name in ("epp_ttft_wait_seconds", "epp_ttft_queue_seconds", "epp_ttft_error_ratio"):
+        made = world.metrics.store[name].histograms
+        assert len(made) == MOST_CLASSES + 1  # and "other"
+        assert sum(sum(each.counts) for each in made.values()) == 3 * MOST_CLASSES
 
 
 def test_without_a_first_byte_there_are_no_parts() -> None:
     world = World()
     world.end(build.request(arrived_at=10.0, waited=1.5), picked_at=11.75)
-    assert world.value("epp_ttft_wait_seconds_sum", streaming="false") is None
+    labels = {"priority": "0", "streaming": "false"}
+    assert world.value("epp_ttft_wait_seconds_sum", **labels) is None

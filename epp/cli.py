@@ -120,6 +120,10 @@ def _serve(verbs: Any) -> None:
         "--max-buffered-bytes", type=_some, default=default.max_buffered_bytes,
         help="request bytes held at once, over all requests; 503 beyond",
     )  # fmt: skip
+    proc.add_argument(
+        "--body-timeout", type=_seconds, default=default.body_timeout,
+        help="for a request body to come, 408 beyond; 0s: no bound",
+    )  # fmt: skip
     for flag in ("--grpc-max-recv-msg-size", "--grpc-max-send-msg-size"):
         proc.add_argument(flag, type=_size, default=0, help="0: as large as a body may be")
     proc.add_argument(

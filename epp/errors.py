@@ -3,6 +3,7 @@
 * EppError
   + BadRequest          400  the body cannot be understood
   + UnknownPool         404  it is for a pool that this picker does not serve
+  + TooSlow             408  the body did not come to its end in time
   + NoKvCache           412  ``prefer: if-available`` and the endpoint holds none of it
   + TooLarge            413  the body is over the limit
   + Dropped             429  the pool, or this picker, is busy
@@ -49,6 +50,13 @@ class UnknownPool(EppError):
     status = 404
     kind = "NotFoundError"
     reason = "rejected-unknown-pool"
+
+
+class TooSlow(EppError):
+    """The body did not come to its end in time."""
+
+    status = 408
+    kind = "RequestTimeoutError"
 
 
 class NoKvCache(EppError):

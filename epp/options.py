@@ -49,6 +49,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     health_checking: bool = True
     max_body_bytes: int = 32 * 2**20
     max_buffered_bytes: int = 512 * 2**20
+    body_timeout: float = 60.0  #: from a request's head to the end of its body; 0: no bound
     grpc_max_recv_msg_size: int = 0  #: 0: as large as `max_body_bytes` needs
     grpc_max_send_msg_size: int = 0
     error_format: Literal["openai", "text"] = "openai"  #: text: as the Go router answers

@@ -20,6 +20,7 @@ _GO_CODES = {
     401: "Unauthorized",
     403: "Forbidden",
     404: "NotFound",
+    408: "RequestTimeout",
     412: "PreconditionFailed",
     413: "RequestEntityTooLarge",
     429: "ResourceExhausted",

@@ -23,7 +23,7 @@ import msgspec
 from grpc import aio
 
 from epp.answering import Restoring, restoring_of
-from epp.errors import EppError, Internal, ShuttingDown
+from epp.errors import EppError, Internal, ShuttingDown, TooSlow
 from epp.exchange import Exchange
 from epp.extproc import wire
 from epp.extproc.answers import ErrorFormat
@@ -43,6 +43,7 @@ from epp.extproc.needs import (
     Unseen,
 )
 from epp.extproc.session import Part, Session
+from epp.extproc.uploads import Uploads
 from epp.formats.injected import asking_usage
 from epp.headers import REQUEST_ID
 from epp.model import InferenceRequest, Outcome
@@ -57,6 +58,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     max_body_bytes: int = 32 * 1024 * 1024  #: of one request; more is answered 413
     max_buffered_bytes: int = 512 * 1024 * 1024  #: of all requests that are not yet forwarded
+    body_timeout: float = 60.0  #: that a body may take, about; more is answered 408; 0: no bound
     error_format: ErrorFormat = "openai"
     inject_usage: bool = False  #: ask engines for a stream's usage, and keep it from the client
     silence_seconds: float = 0.1
@@ -109,6 +111,7 @@ class ExtProcService:
         self.choose: Choose | None = None  #: the desk of a request; None: all are dealt with here
         self.tracing: Tracing | None = None  #: told of every stream; None traces nothing
         self.budget = BodyBudget(self.settings.max_buffered_bytes)
+        self.uploads = Uploads(self.settings.body_timeout)
         self.open_stream: Callable[[ExtProcService, Any], Stream] = Stream
         self.around: Around | None = None  #: wraps the handling of each stream
         self.active = 0  #: streams open now
@@ -158,7 +161,7 @@ class Stream:
 
     __slots__ = (
         "_asked_usage", "_closed", "_context", "_desk", "_exchange", "_failed", "_forwarded",
-        "_pending", "_refuse", "_restoring", "_service", "_session", "port",
+        "_late", "_pending", "_refuse", "_restoring", "_service", "_session", "_task", "port",
     )  # fmt: skip
 
     def __init__(self, service: ExtProcService, context: Any) -> None:
@@ -181,9 +184,26 @@ class Stream:
         self._failed = False  #: an error of ours after the pick
         self._closed = False  #: the gateway closed the stream in order, or may do so now
         self._pending: asyncio.Future[Any] | None = None  #: a read begun while guessing
+        self._task: asyncio.Task[Any] | None = None  #: that waits for the rest of a body
+        self._late = False  #: the body took too long
 
     async def run(self) -> None:
         """Serve the stream until either side is done with it."""
+        try:
+            await self._run()
+        except asyncio.CancelledError:
+            if not self._late or self._task is None or self._task.uncancel():
+                raise
+            seconds = self._service.settings.body_timeout
+            await self._reject(TooSlow(f"the request body took longer than {seconds:g} s"))
+
+    def late(self) -> None:
+        """See `uploads.Upload.late`."""
+        if self._task is not None:
+            self._late = True
+            self._task.cancel()
+
+    async def _run(self) -> None:
         session, read = self._session, self._context.read
         while not (session.finished or self._closed):
             guessing = session.guessing or self._pending is not None
@@ -205,6 +225,7 @@ class Stream:
         """End what is not ended. Called exactly once, however the stream ended."""
         session, exchange = self._session, self._exchange
         session.free()
+        self._service.uploads.ended(self)
         if self._pending is not None:
             self._pending.cancel()
         if session.spurious:
@@ -225,6 +246,7 @@ class Stream:
         session, write = self._session, self._context.write
         event = session.silence() if data is None else self._receive(data)
         if type(event) is RequestReady:
+            self._service.uploads.ended(self)
             self._exchange = exchange = await self._desk.router.route(event.arrival)
             tracing = self._service.tracing
             pick = exchange.pick if tracing is None else tracing.routed(exchange)
@@ -243,6 +265,9 @@ class Stream:
             if session.told_all and unseen is not None and unseen.logs_connected:
                 self._closed = True  # nothing more is coming: spare the gateway and us a turn
             return
+        if session.request is Part.COLLECTING and self._task is None:
+            self._task = asyncio.current_task()
+            self._service.uploads.began(self)
         told = None
         if event is not None and self._exchange is not None:
             told = self._observe(event, self._exchange)

@@ -15,7 +15,16 @@ from time import monotonic
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from epp.errors import BadRequest, Dropped, EppError, NoKvCache, TooLarge, Unavailable, UnknownPool
+from epp.errors import (
+    BadRequest,
+    Dropped,
+    EppError,
+    NoKvCache,
+    TooLarge,
+    TooSlow,
+    Unavailable,
+    UnknownPool,
+)
 from epp.ledger import Ledger
 from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Outcome, Pick, Usage
 from epp.telemetry.caps import OTHER, Cap
@@ -333,7 +342,7 @@ def _count_tokens(flow: _Flow, usage: Usage) -> None:
 
 
 def _error_code(error: EppError) -> str:
-    if isinstance(error, BadRequest | TooLarge):
+    if isinstance(error, BadRequest | TooLarge | TooSlow):
         return "BadRequest"
     if isinstance(error, UnknownPool):
         return "NotFound"

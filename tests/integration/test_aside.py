@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ from epp.clock import SystemClock
 from epp.errors import BadRequest
 from epp.formats import FormatSet
 from epp.model import Arrival, InferenceRequest
+from tests.support import ext_proc as gw
+from tests.support.serving import Serving, complete, serving
 
 FORMATS = FormatSet()
 MANY = 1_000_000
@@ -186,3 +189,32 @@ def test_it_is_stopped_when_nothing_came_for_a_while() -> None:
         assert (await read(reader, json.dumps(IDS).encode())).prompt_tokens == MANY
 
     run(script, waits=Waits(idle=0.05))
+
+
+def test_a_picker_answers_others_while_it_reads_bodies_that_were_made_to_be_dear(
+    tmp_path: Path,
+) -> None:
+    dear = b'{"model":"m","prompt":[' + b"[1]," * 150_000 + b"[1]]}"  # 0.1 s to read
+    pieces = [dear[at : at + 60_000] for at in range(0, len(dear), 60_000)]
+
+    async def attack(picker: Serving) -> None:
+        async with picker.gateway.stream() as stream:
+            stream.bound = 30.0
+            await stream.send(gw.request_head({"content-type": "application/json"}))
+            for piece in pieces:
+                await stream.send(gw.request_body(piece))
+            await stream.send(gw.request_body(ends=True))
+            await stream.read()
+
+    async def main() -> float:
+        async with serving(tmp_path) as picker:
+            await attack(picker)  # the process is there
+            attacks, waits = [asyncio.create_task(attack(picker)) for _ in range(8)], []
+            loop = asyncio.get_running_loop()
+            while not all(each.done() for each in attacks):
+                began = loop.time()
+                await complete(picker.gateway)
+                waits.append(loop.time() - began)
+            return sorted(waits)[len(waits) // 2]
+
+    assert uvloop.run(main()) < 0.05

@@ -128,6 +128,8 @@ def test_of_two_replicas_one_is_ready_and_its_end_is_the_others_turn(tmp_path: P
                     assert await second.health("readiness") == NOT_SERVING
                     assert await second.health("liveness") == SERVING
                     assert (await second.get("/readyz"))[0] == 503
+                    assert await first.metric("epp_leader") == 1.0
+                    assert await second.metric("epp_leader") == 0.0
                     first.signal(signal.SIGTERM)
                     while not await is_ready(second):
                         await complete(first.gateway)  # not ready, and yet it serves

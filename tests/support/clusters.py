@@ -21,6 +21,7 @@ from tests.support.pods import ALPHA, LLM_D, V1
 
 NAMESPACE = "default"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 POOLS = f"/apis/{V1}/v1/namespaces/{NAMESPACE}/inferencepools"
 ALPHA_POOLS = f"/apis/{ALPHA}/v1alpha2/namespaces/{NAMESPACE}/inferencepools"
 OBJECTIVES = f"/apis/{LLM_D}/v1alpha2/namespaces/{NAMESPACE}/inferenceobjectives"

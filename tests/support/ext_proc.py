@@ -192,9 +192,12 @@ class Gateway:
         await self.channel.close()
 
     @contextlib.asynccontextmanager
-    async def stream(self) -> AsyncIterator[Stream]:
-        """Open one stream; it is cancelled at the end if it is still open."""
-        call = self._method()
+    async def stream(self, metadata: Sequence[tuple[str, str]] = ()) -> AsyncIterator[Stream]:
+        """Open one stream; it is cancelled at the end if it is still open.
+
+        ``metadata`` is the gRPC call's.
+        """
+        call = self._method(metadata=metadata or None)
         try:
             yield Stream(call)
         finally:

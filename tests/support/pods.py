@@ -55,18 +55,27 @@ def pod(name: str = "a", host: str | None = "10.0.0.1", **facts: Any) -> dict[st
 
 
 def inference_pool(
-    name: str = "pool", *, labels: Mapping[str, str] = LABELS, ports: tuple[int, ...] = (8000,)
+    name: str = "pool",
+    *,
+    labels: Mapping[str, str] = LABELS,
+    ports: tuple[int, ...] = (8000,),
+    config: str = "",
+    picker_port: int = 9002,
 ) -> dict[str, Any]:
-    """An InferencePool of v1."""
+    """An InferencePool of v1; ``config`` is the annotation that names its configuration."""
+    metadata: dict[str, Any] = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    if config:
+        metadata["annotations"] = {"epp/config": config}
+    reference = {"group": "", "kind": "Service", "name": "epp", "port": {"number": picker_port}}
     return {
         "apiVersion": f"{V1}/v1",
         "kind": "InferencePool",
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "metadata": metadata,
         "spec": {
             "selector": {"matchLabels": dict(labels)},
             "targetPorts": [{"number": port} for port in ports],
             "appProtocol": "http",
-            "endpointPickerRef": {"group": "", "kind": "Service", "name": "epp"},
+            "endpointPickerRef": reference,
         },
     }
 
@@ -84,6 +93,16 @@ def alpha_pool(
             "targetPortNumber": port,
             "extensionRef": {"name": "epp"},
         },
+    }
+
+
+def config_map(name: str, **texts: str) -> dict[str, Any]:
+    """A ConfigMap; ``config_yaml`` is its key ``config.yaml``."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "data": {key.replace("_", "."): text for key, text in texts.items()},
     }
 
 

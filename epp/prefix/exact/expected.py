@@ -3,6 +3,10 @@
 Without this, all requests of a burst are decided before the first event of any of them. An
 expectation that no event confirms ends by itself; one that is confirmed tells whose last block
 came: that request's prompt is computed, which nothing else tells before its answer begins.
+
+It also mends what was lost. Engines never tell again of a prefix that they go on using, so who
+missed its events would never know it. But a request with that prefix was picked by us, and what it
+adds is told with the prefix's last block as parent: the block that fits shows which one that is.
 """
 
 from __future__ import annotations
@@ -10,11 +14,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from xxhash import xxh3_64_intdigest
+
 from epp.prefix.exact.events import Tier
 from epp.prefix.exact.held import Blocks
 from epp.prefix.exact.holders import place
 
 MOST_BLOCKS = 65_536  #: that one engine is expected to hold
+MOST_TRIES = 16_384  #: hashes to find out a block's parent, 0.1 us each
 
 
 class Expected:
@@ -36,14 +43,15 @@ class Expected:
     def __contains__(self, block: int) -> bool:
         return block in self._until
 
-    def add(self, names: Sequence[int], until: float, *, request: str) -> None:
-        """Expect blocks until a time; ``request`` is computed once the last of them is told.
+    def add(self, names: Sequence[int], until: float, *, held: int, request: str) -> None:
+        """Expect a prompt's blocks until a time, of which the first ``held`` are known to be there.
 
-        More than `MOST_BLOCKS` are not expected.
+        ``request`` is computed once the last of them is told. More than `MOST_BLOCKS` are not
+        expected.
         """
-        if not names or len(self._until) + len(names) > MOST_BLOCKS:
+        if held >= len(names) or len(self._until) + len(names) - held > MOST_BLOCKS:
             return
-        for name in names:
+        for name in names[held:]:
             if name not in self._until:
                 self._blocks.add(name, self._place)
             self._until[name] = max(until, self._until.get(name, until))
@@ -56,6 +64,21 @@ class Expected:
         del self._until[name]
         self._blocks.remove(name, self._place)
         self.computed += self._last.pop(name, ())
+
+    def before(self, block: bytes) -> Sequence[int]:
+        """Return the blocks that stand before ``block`` (its tokens) in a prompt that is expected.
+
+        Empty if no prompt has it, or has it as its first.
+        """
+        tries = MOST_TRIES
+        for _, _, names, _ in reversed(self._ends):
+            tries -= len(names)
+            if tries < 0:
+                break
+            for at in range(1, len(names)):
+                if xxh3_64_intdigest(block, names[at - 1]) == names[at]:
+                    return names[:at]
+        return ()
 
     def expire(self, now: float) -> None:
         """Expect nothing more whose time is over."""

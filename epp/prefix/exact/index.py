@@ -140,17 +140,17 @@ class ExactIndex:
         return self._known(chains, best)
 
     def expect(
-        self, endpoint_id: EndpointId, blocks: Sequence[int], *, until: float, request: str = "",
-        rank: int = 0,
+        self, endpoint_id: EndpointId, blocks: Sequence[int], *, until: float, held: int = 0,
+        request: str = "", rank: int = 0,
     ) -> None:  # fmt: skip
-        """Believe that a rank will hold ``blocks``, the last of a prompt that it does not yet hold.
+        """Believe that a rank will hold all ``blocks`` of a prompt; it has the first ``held``.
 
         It ends at ``until``, in seconds on the caller's clock, see `expire`. `computed` tells of
-        ``request`` once the last block was told.
+        ``request`` once the last block was told, if that is one that it does not have.
         """
         teller = self._sources.get((endpoint_id, rank))
         if teller is not None:
-            teller.expected.add(blocks, until, request=request)
+            teller.expected.add(blocks, until, held=held, request=request)
 
     def expire(self, now: float) -> None:
         """End what was expected in vain. To be called about once a second."""
@@ -184,6 +184,7 @@ class ExactIndex:
             "removed": shelf.removed,
             "refused": shelf.refused,
             "uneven": shelf.uneven,
+            "mended": shelf.mended,
             "waiting_events": room.events,
             "waiting_dropped": room.dropped,
         }

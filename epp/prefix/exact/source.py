@@ -65,6 +65,7 @@ class Shelf:
         self.stored = 0  #: copies of blocks, ever
         self.removed = 0  #: copies of blocks, ever
         self.refused = 0  #: blocks that there was no room for, ever
+        self.mended = 0  #: parents that were found out by what was expected, ever
         self.uneven = 0  #: events whose tokens do not fill their blocks, ever
 
 
@@ -151,13 +152,6 @@ class Source:
                 return self._names[row]
         return None
 
-    def anchor(self, engine: int, name: int) -> None:
-        """Hold a block whose name was found out otherwise, and what waited for it."""
-        self._hold(engine, name, self._target(Tier.GPU, 0), 1)
-        for child in self._waiting.children(engine):
-            self._shelf.stored -= len(child.hashes)  # they were counted when they came
-            self.store(child)
-
     def retire(self) -> None:
         """Hold nothing that waits; what is held is to be drained, bit by bit."""
         self._waiting.clear()
@@ -212,9 +206,26 @@ class Source:
         name = self.name_of(event.parent, event.group)
         return None if name is None else _Begun(name)
 
+    def _mend(self, event: Stored) -> _Begun | None:
+        """Find out the event's parent by the requests that are on their way; None if none fits.
+
+        The engine holds what stands before the parent too, under hashes that were lost. It counts
+        until the parent is removed: engines evict what came last first.
+        """
+        size = self._shelf.block_tokens * BYTES_PER_TOKEN
+        if not self.expected or event.parent is None or len(event.tokens) < size:
+            return None
+        names = self.expected.before(event.tokens[:size])
+        if not names:
+            return None
+        self._has_parts = True
+        self._shelf.mended += 1
+        name = self._hold_parts(event.parent, names, self._target(event.tier, event.group), 1)
+        return None if name is None else _Begun(name)
+
     def _name(self, event: Stored, *, waited: bool) -> bool:
         """Name the event's blocks and hold them; False if it has to wait, or there is no room."""
-        start = self._start(event)
+        start = self._start(event) or self._mend(event)
         if start is None:
             self._waiting.add(event)
             return False
@@ -285,10 +296,8 @@ class Source:
         self._hold_parts(engine, names, target, copies)
 
     def _claim_tiers(self, event: Stored) -> None:
-        """Hold the event's blocks in the tiers too in which placeholders told of them before."""
+        """Hold the event's blocks wherever placeholders told of them before."""
         for tier in TIERS:
-            if tier == event.tier:
-                continue
             target = self._target(tier, event.group)
             for engine in event.hashes:
                 copies = self._waiting.claim(handle(engine, target.salt))

@@ -1,0 +1,126 @@
+"""What an engine is expected to hold, as a request was just picked for it."""
+
+from __future__ import annotations
+
+from epp.prefix.exact import expected
+from epp.prefix.exact.events import Removed, Tier
+from epp.prefix.exact.index import ExactIndex
+from tests.support.kv import A, B, held, index, prompt, stored
+
+
+def chain(of: ExactIndex, first: int, count: int) -> tuple[int, ...]:
+    return of.look_up(prompt(first, count)).chains[0]
+
+
+def test_what_is_expected_counts_as_held_until_its_time():
+    of = index(A, B)
+    of.expect(A, chain(of, 0, 32), until=2.0)
+    known = of.look_up(prompt(0, 32))
+    assert known.blocks == {A: 2}
+    assert known.lower == {A: (0, 2, 0, 0, 0)}
+    of.expire(1.9)
+    assert held(of, prompt(0, 32)) == {A: 2}
+    of.expire(2.0)
+    assert held(of, prompt(0, 32)) == {}
+    assert of.figures()["blocks"] == 0
+
+
+def test_an_event_turns_an_expectation_into_knowledge():
+    of = index()
+    of.expect(A, chain(of, 0, 32), until=2.0, request="r-1")
+    of.apply(A, [stored(0, 1)])
+    assert of.computed(A) == []
+    assert of.look_up(prompt(0, 32)).lower == {A: (1, 1, 0, 0, 0)}
+    of.apply(A, [stored(16, 1, parent=1)])
+    assert of.computed(A) == ["r-1"]
+    assert of.computed(A) == []
+    of.expire(9.0)
+    known = of.look_up(prompt(0, 32))
+    assert (known.blocks, known.lower) == ({A: 2}, {})
+
+
+def test_a_request_whose_last_block_is_there_already_is_told_nothing_about():
+    of = index()
+    of.apply(A, [stored(0, 2)])
+    of.expect(A, chain(of, 0, 32), until=2.0, held=2, request="r-1")
+    of.apply(A, [stored(0, 2)])
+    assert of.computed(A) == []
+
+
+def test_the_later_of_two_expectations_of_a_block_counts():
+    of = index()
+    of.expect(A, chain(of, 0, 32), until=5.0)
+    of.expect(A, chain(of, 0, 16), until=2.0)
+    of.expire(3.0)
+    assert held(of, prompt(0, 32)) == {A: 2}
+    of.expire(5.0)
+    assert held(of, prompt(0, 32)) == {}
+
+
+def test_two_requests_for_one_prompt_are_computed_together():
+    of = index()
+    of.expect(A, chain(of, 0, 32), until=2.0, request="r-1")
+    of.expect(A, chain(of, 0, 32), until=2.5, request="r-2")
+    of.apply(A, [stored(0, 2)])
+    assert of.computed(A) == ["r-1", "r-2"]
+
+
+def test_a_request_that_is_never_computed_is_not_waited_for_for_ever():
+    of = index()
+    of.expect(A, chain(of, 0, 32), until=2.0, request="r-1")
+    of.expire(2.0)
+    of.apply(A, [stored(0, 2)])
+    assert of.computed(A) == []
+
+
+def test_an_expectation_of_what_is_known_elsewhere_is_the_endpoints_own():
+    of = index(A, B)
+    of.apply(B, [stored(0, 2)])
+    of.expect(A, chain(of, 0, 32), until=2.0)
+    of.forget(A)
+    assert held(of, prompt(0, 32)) == {B: 2}
+    of.join(A)
+    while of.sweeping:
+        of.sweep(9)
+    assert held(of, prompt(0, 32)) == {B: 2}
+    assert of.figures()["blocks"] == 2
+
+
+def test_no_more_is_expected_than_there_is_room_for():
+    of = index(most_bytes=100_000_000)
+    tokens = (expected.MOST_BLOCKS + 1) * 16
+    of.expect(A, chain(of, 0, tokens), until=2.0)
+    assert held(of, prompt(0, tokens)) == {}
+
+
+def test_a_prefix_whose_events_were_lost_is_known_again_once_a_request_goes_on_from_it():
+    of = index()
+    of.expect(A, chain(of, 0, 64), until=2.0)
+    of.expire(0.0)
+    of.apply(A, [stored(48, 1, parent=33)])  # three blocks were cached, as nobody told us
+    of.expire(9.0)
+    known = of.look_up(prompt(0, 64))
+    assert (known.blocks, known.lower) == ({A: 4}, {})
+    assert of.figures()["mended"] == 1
+    of.apply(A, [Removed((49,))])
+    assert held(of, prompt(0, 64)) == {A: 3}
+    of.apply(A, [Removed((33,))])
+    assert held(of, prompt(0, 64)) == {}
+    assert of.figures()["blocks"] == 0
+
+
+def test_blocks_that_fit_no_request_wait():
+    of = index()
+    of.expect(A, chain(of, 0, 64), until=2.0)
+    of.apply(A, [stored(480, 1, parent=33)])
+    of.expire(9.0)
+    assert of.figures()["waiting_events"] == 1
+    assert of.figures()["blocks"] == 0
+
+
+def test_another_tier_does_not_hide_that_the_gpu_is_expected_to():
+    of = index()
+    of.apply(A, [stored(0, 1, tier=Tier.CPU)])
+    assert of.look_up(prompt(0, 16)).lower == {A: (0, 0, 1, 0, 0)}
+    of.expect(A, chain(of, 0, 16), until=2.0)
+    assert of.look_up(prompt(0, 16)).lower == {A: (0, 1, 0, 0, 0)}

@@ -129,6 +129,10 @@ def _serve(verbs: Any) -> None:
     proc.add_argument(
         "--error-format", choices=("openai", "text"), default="openai", help="shape of our errors"
     )
+    proc.add_argument(
+        "--only-hosts", type=_names, default=(), metavar="HOST,...",
+        help="requests for other hosts go on without a pick; *.example.org is all below it",
+    )  # fmt: skip
     proc.add_argument("--drain-timeout", type=_seconds, default=30.0, help="grace at SIGTERM")
 
     scrape = serve.add_argument_group("scraping")
@@ -290,6 +294,10 @@ def _zap_level(level: str) -> int:
 def _boolean(group: Any, flag: str, *, default: bool, help: str) -> None:
     """Add a Go-style boolean: ``--flag``, ``--flag=false``."""
     group.add_argument(flag, type=truth, nargs="?", const=True, default=default, help=help)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _seconds(text: str) -> float:

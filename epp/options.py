@@ -53,6 +53,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     grpc_max_recv_msg_size: int = 0  #: 0: as large as `max_body_bytes` needs
     grpc_max_send_msg_size: int = 0
     error_format: Literal["openai", "text"] = "openai"  #: text: as the Go router answers
+    only_hosts: tuple[str, ...] = ()  #: requests for other hosts go on without a pick
     drain_timeout: float = 30.0
 
     # scraping

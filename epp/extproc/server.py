@@ -28,6 +28,7 @@ from epp.exchange import Exchange
 from epp.extproc import wire
 from epp.extproc.answers import ErrorFormat
 from epp.extproc.budget import BodyBudget
+from epp.extproc.hosts import foreign
 from epp.extproc.messages import Body, Event, Head, Mode, Reporting, RequestReady, Side
 from epp.extproc.needs import (
     AnswerHeaders,
@@ -60,6 +61,9 @@ class Settings(msgspec.Struct, frozen=True):
     max_buffered_bytes: int = 512 * 1024 * 1024  #: of all requests that are not yet forwarded
     body_timeout: float = 60.0  #: that a body may take, about; more is answered 408; 0: no bound
     error_format: ErrorFormat = "openai"
+    only_hosts: tuple[
+        str, ...
+    ] = ()  #: requests for others go on without a pick; none: all are ours
     inject_usage: bool = False  #: ask engines for a stream's usage, and keep it from the client
     silence_seconds: float = 0.1
     """How long to wait for a body of a gateway that does not tell its mode; well below
@@ -101,6 +105,7 @@ class ExtProcService:
     ) -> None:
         self.router = router
         self.settings = settings or Settings()
+        self.foreign = foreign(self.settings.only_hosts)
         self.unseen = unseen
         self.counters = counters or Counters()
         self.answer_headers = answer_headers
@@ -175,6 +180,7 @@ class Stream:
             budget=service.budget,
             new_id=service.new_id,
             error_format=settings.error_format,
+            foreign=service.foreign,
         )
         self._exchange: Exchange | None = None
         self._asked_usage = False  #: of the engine, though the client did not

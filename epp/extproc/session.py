@@ -96,10 +96,11 @@ class Session:
         budget: counts the bytes gathered, over all sessions.
         new_id: makes a request id up.
         error_format: how `reject` words its answer.
+        foreign: says of a request's headers that it is none of ours: it goes on as it is.
     """
 
     __slots__ = (
-        "_budget", "_chunks", "_error_format", "_headers", "_held", "_id", "_max_body_bytes",
+        "_budget", "_chunks", "_error_format", "_foreign", "_headers", "_held", "_id", "_max_body_bytes",
         "_new_id", "_original", "_replies", "_request_mode", "_subset", "_trailers",
         "finished", "made_id", "request", "response", "response_mode", "spurious", "told",
     )  # fmt: skip
@@ -111,6 +112,7 @@ class Session:
         budget: BodyBudget,
         new_id: Callable[[], str],
         error_format: ErrorFormat = "openai",
+        foreign: Callable[[Headers], bool] = lambda headers: False,
     ) -> None:
         self.request = Part.START
         self.response = Part.START
@@ -121,6 +123,7 @@ class Session:
         self._budget = budget
         self._new_id = new_id
         self._error_format = error_format
+        self._foreign = foreign
         self.told: Modes | None = None  #: of the gateway; None if it is old
         self._request_mode: Mode | None = None
         self.response_mode = Mode.FULL_DUPLEX_STREAMED  #: how the answer's body is shown to us
@@ -266,6 +269,10 @@ class Session:
             self._replies.append(PassHead(Side.REQUEST))
             return None
         headers = self._headers = head.headers
+        if self._foreign(headers):
+            self.request = Part.ENDED if head.ends else Part.PASSING
+            self._replies.append(PassHead(Side.REQUEST, remove=controls(headers)))
+            return None
         self._id = headers.get(REQUEST_ID, "")
         if not self._id:
             self._id = self._new_id()

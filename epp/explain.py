@@ -19,6 +19,8 @@ from epp.errors import ConfigError
 PATIENCE_SECONDS = 5.0
 LEAST_WIDTH = 120  #: characters that the tables need
 NONE = "–"  #: not known
+PARTS = ("wait", "decision", "remote_prefill", "queue", "prefill", "rest")
+"""Of the time to the first byte; those after the decision are ``engine`` where not known."""
 
 Receipt = Mapping[str, Any]  #: see `observe.receipts`
 Row = Mapping[str, Any]  #: one endpoint of a receipt's profile
@@ -74,6 +76,23 @@ def explained(receipt: Receipt) -> Iterator[RenderableType]:
     for profile in receipt["profiles"]:
         yield from _profile(profile, receipt)
     yield _ended(receipt)
+    yield from first_byte(receipt)
+
+
+def first_byte(receipt: Receipt) -> Iterator[Text]:
+    """Say what the first byte was expected to wait for at the pick, and what it waited for."""
+    ended = receipt["ended"] or {}
+    for words, parts in (
+        ("first byte expected after ", receipt.get("expected_ttft")),
+        ("first byte came after ", ended.get("ttft")),
+    ):
+        if parts is not None:
+            said = Text.assemble((words, "dim"), _ms(parts["total_seconds"]), (":", "dim"))
+            known = [part for part in PARTS if parts[f"{part}_seconds"] is not None]
+            for part in known if "rest" in known else [*known, "engine"]:
+                said.append(f"  {part.replace('_', ' ')} ", "dim")
+                said.append(_ms(parts[f"{part}_seconds"]))
+            yield said
 
 
 def reason(receipt: Receipt) -> str:

@@ -113,6 +113,44 @@ def test_what_is_not_known_is_a_dash_and_an_open_request_says_so() -> None:
     assert "not ended yet" in page
 
 
+def parts(**known: float) -> dict[str, Any]:
+    names = ("wait", "decision", "engine", "remote_prefill", "queue", "prefill", "rest", "total")
+    return {f"{name}_seconds": known.get(name) for name in names}
+
+
+def test_the_parts_of_the_first_byte_are_told_as_expected_and_as_measured() -> None:
+    expected = parts(
+        wait=0.0, decision=0.0005, engine=0.82, queue=0.3, prefill=0.5, rest=0.02, total=0.8205
+    )
+    measured = parts(
+        wait=0.0, decision=0.0005, engine=1.02, queue=0.3, prefill=0.5, rest=0.22, total=1.0205
+    )
+    told = receipt(
+        row("a:1", 1.0, 0.5, 0.0), expected_ttft=expected, ended={**ENDED, "ttft": measured}
+    )
+    page = text(told)
+    assert (
+        "first byte expected after 820.50 ms:  wait 0.00 ms  decision 0.50 ms  queue 300.00 ms  "
+        "prefill 500.00 ms  rest 20.00 ms"
+    ) in page
+    assert "first byte came after 1.02 s:  wait 0.00 ms" in page
+    assert "prefill 500.00 ms  rest 220.00 ms" in page
+
+
+def test_a_prompt_computed_elsewhere_is_told_as_such() -> None:
+    expected = parts(wait=0.0, decision=0.0, engine=0.9, remote_prefill=0.8, rest=0.1, total=0.9)
+    page = text(receipt(row("a:1", 1.0, 0.5, 0.0), expected_ttft=expected))
+    assert "decision 0.00 ms  remote prefill 800.00 ms  rest 100.00 ms" in page
+    assert "queue " not in page.rpartition("expected after")[2]
+
+
+def test_where_the_engines_part_is_not_split_it_is_told_whole() -> None:
+    measured = parts(wait=0.0, decision=0.0005, engine=0.2, total=0.2005)
+    page = text(receipt(row("a:1", 1.0, 0.5, 0.0), ended={**ENDED, "ttft": measured}))
+    assert "first byte came after 200.50 ms:  wait 0.00 ms  decision 0.50 ms  engine 200" in page
+    assert "expected after" not in page
+
+
 # --- asking ----------------------------------------------------------------------------
 
 

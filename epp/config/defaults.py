@@ -59,11 +59,22 @@ POLICIES = frozenset(
 )
 """Policies that flow control may name without configuring them."""
 SOURCE, EXTRACTOR = "metrics-data-source", "core-metrics-extractor"
-GATES = frozenset({"flowControl", "haPopulateNonLeaderDatastore"})
+WARM_GATE = "haPopulateNonLeaderDatastore"
+GATES = frozenset({"flowControl", WARM_GATE})
 NO_FLOW_CONTROL = (
     "featureGates flowControl: flow control is not supported yet, requests are admitted as with "
     "the gate off"
 )
+ALWAYS_WARM = (
+    f"featureGates {WARM_GATE}=false is ignored: every replica knows its endpoints, so that a new "
+    "leader can begin at once"
+)
+IGNORED: Mapping[str, str] = {
+    "dataLayer.peerDiscovery": "replicas share nothing yet",
+    "dataLayer.crossReplicaSyncerPluginRef": "replicas share nothing yet",
+    "dataLayer.crossReplicaSyncInterval": "replicas share nothing yet",
+}
+"""Fields that are checked and change nothing, and why; each is told once where it is given."""
 _IN_PROFILE = frozenset({"filter", "scorer", "picker"})
 
 
@@ -75,7 +86,7 @@ def normalise(
     Raises:
         ConfigError: the rules leave a choice open.
     """
-    warnings = _gates(config)
+    warnings = (*_gates(config), *_ignored(config))
     if not config.scheduling_profiles:
         chooses = any(
             kinds(spec.type) & _IN_PROFILE and "detector" not in kinds(spec.type)
@@ -108,9 +119,22 @@ def _gates(config: Config) -> tuple[str, ...]:
                 f"feature gate {name!r} is true or false, not {value!r} - at `$.featureGates[{i}]`"
             )
         on[name] = value != "false"
-    if on.get("flowControl"):
-        return (NO_FLOW_CONTROL,)
-    return ()
+    told = (
+        (on.get("flowControl"), NO_FLOW_CONTROL),
+        (on.get(WARM_GATE) is False, ALWAYS_WARM),
+    )
+    return tuple(warning for given, warning in told if given)
+
+
+def _ignored(config: Config) -> tuple[str, ...]:
+    """A warning for each field of `IGNORED` that is given."""
+    told = msgspec.to_builtins(config)
+    found = []
+    for path, why in IGNORED.items():
+        section, _, field = path.partition(".")
+        if field in told.get(section, {}):
+            found.append(f"{path} is not supported yet and ignored: {why}")
+    return tuple(found)
 
 
 def _default(config: Config, default_profile: Sequence[tuple[str, float]]) -> Config:

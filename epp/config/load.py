@@ -151,6 +151,10 @@ def _references(config: Config) -> list[tuple[str, str]]:
             ]
         if layer.discovery is not None:
             found.append((layer.discovery.plugin_ref, "$.dataLayer.discovery.pluginRef"))
+        if layer.peer_discovery is not None:
+            found.append((layer.peer_discovery.plugin_ref, "$.dataLayer.peerDiscovery.pluginRef"))
+        if (syncer := layer.cross_replica_syncer_plugin_ref) is not None:
+            found.append((syncer, "$.dataLayer.crossReplicaSyncerPluginRef"))
     if config.request_handler is not None:
         found += [
             (each.plugin_ref, f"$.requestHandler.parsers[{i}].pluginRef")

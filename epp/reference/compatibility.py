@@ -11,7 +11,7 @@ from epp.catalog import NOT_YET
 from epp.config import dialects
 from epp.go_flags import IGNORED, MOVED
 from epp.options import ServeOptions
-from epp.reference import go_router
+from epp.reference import fields, go_router
 from epp.reference.comments import paragraphs
 from epp.reference.groups import BY_TYPE
 from epp.reference.otherwise import OTHERWISE
@@ -36,6 +36,7 @@ metadata, ports (9002, 9003, 9090), health services and configuration file. Olde
 configuration are translated, each with a warning; `epp check FILE` shows the result.
 
 * [Plugin types](#plugin-types)
+* [Configuration](#configuration)
 * [Flags](#flags)
 * [Metrics](#metrics)
 * [Where we do otherwise on purpose](#where-we-do-otherwise-on-purpose)
@@ -57,6 +58,10 @@ FLAG_NOTES: Mapping[str, str] = {
     "zap-encoder": "sets `--log-format`",
     "zap-log-level": "sets `-v`",
 }
+DEFAULTS: Mapping[str, str] = {
+    "refresh-metrics-interval": "bookings know what a scrape cannot yet",
+}
+"""Of durations: where the default is another one, and why."""
 NO_METRICS: Mapping[str, str] = {
     "plugin_data_scope_violations_total": "plugins declare no data that they may read or write, "
     "since endpoints and requests are frozen",
@@ -69,7 +74,7 @@ NO_FLAGS = frozenset({"warnings", "plugin_paths", "verbosity"})  #: fields that 
 
 def page() -> str:
     """Return the text of ``docs/compatibility.md``."""
-    sections = [_plugins(), _flags(), _metrics(), _otherwise()]
+    sections = [_plugins(), fields.section(), _flags(), _metrics(), _otherwise()]
     return "\n".join([HEAD, *sections])
 
 
@@ -176,7 +181,8 @@ def _default_note(name: str, field: str) -> str:
     """The default here and the flag's note, where the default is another one."""
     (found,) = (each for each in msgspec.structs.fields(ServeOptions) if each.name == field)
     if not isinstance(found.default, bool):
-        return ""
+        why = DEFAULTS.get(name)
+        return "" if why is None else f"the default here is {found.default * 1000:g}ms: {why}"
     here, note = value_text(found.default), FLAG_NOTES.get(name, "")
     if here == go_router.FLAGS[name]:
         return ""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from epp import cli
-from epp.reference import compatibility, go_router
+from epp.reference import compatibility, fields, go_router
 from epp.reference.compatibility import REFUSES, UNKNOWN, Status, flag, status
 from epp.reference.otherwise import OTHERWISE, Otherwise
 
@@ -112,3 +112,31 @@ def test_no_metric_under_the_go_routers_prefix_is_ours() -> None:
 def test_what_we_do_otherwise_is_shown_by_a_test(each: Otherwise) -> None:
     file, _, name = each.test.partition("::")
     assert f"def {name}(" in (TESTS / file).read_text()
+
+
+@pytest.mark.parametrize(
+    ("path", "word", "note"),
+    [
+        ("flowControl.enableEviction", "accepted, ignored", "flow control is not supported yet"),
+        ("flowControl.priorityBands[].maxBytes", "accepted, ignored",
+         "flow control is not supported yet"),
+        ("flowControl.saturationDetector.pluginRef", "works",
+         "decides whether sheddable requests are dropped"),
+        ("dataLayer.peerDiscovery.pluginRef", "accepted, ignored with a warning",
+         "replicas share nothing yet"),
+        ("dataLayer.sources[].extractors[].pluginRef", "works", ""),
+        ("featureGates[]", "works", ""),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_a_field(path: str, word: str, note: str) -> None:
+    assert (f"`{path}`", word, note) in fields.fields()
+
+
+def test_every_section_and_gate_has_its_rows() -> None:
+    text = fields.section()
+    for name in ("plugins[]", "schedulingProfiles[]", "dataLayer", "flowControl", "requestHandler"):
+        assert f"| `{name}." in text
+    for name in ("flowControl", "haPopulateNonLeaderDatastore", "dataLayer"):
+        assert f"| gate `{name}`" in text
+    for name in ("data", "parser", "saturationDetector"):
+        assert f"| `{name}` (older) | translated |" in text

@@ -310,14 +310,48 @@ def test_an_unknown_gate_is_refused(gate: str, said: str) -> None:
     ("gates", "warns"),
     [
         ("flowControl", True), ("flowControl=true", True), ("flowControl=false", False),
-        ("flowControl, flowControl=false", False), ("haPopulateNonLeaderDatastore=false", False),
+        ("flowControl, flowControl=false", False), ("haPopulateNonLeaderDatastore", False),
+        ("haPopulateNonLeaderDatastore=false", True),
     ],
 )  # fmt: skip
-def test_flow_control_is_not_there_yet_and_the_last_word_on_a_gate_counts(
+def test_a_gate_that_changes_nothing_is_told_and_the_last_word_on_a_gate_counts(
     gates: str, warns: bool
 ) -> None:
     found = load(f"featureGates: [{gates}]", kinds=CATALOG.kinds, default_profile=SCORERS)
     assert bool(found.warnings) is warns
+
+
+SYNCER = "plugins: [{type: local-syncer}]\ndataLayer: "
+
+
+@pytest.mark.parametrize(
+    ("layer", "field"),
+    [
+        ("{peerDiscovery: {pluginRef: local-syncer}}", "peerDiscovery"),
+        ("{crossReplicaSyncerPluginRef: local-syncer}", "crossReplicaSyncerPluginRef"),
+        ("{crossReplicaSyncInterval: 5s}", "crossReplicaSyncInterval"),
+    ],
+)
+def test_a_field_that_is_not_supported_yet_is_ignored_with_one_warning(
+    layer: str, field: str
+) -> None:
+    found = load(SYNCER + layer, kinds=CATALOG.kinds, default_profile=SCORERS)
+    assert found.warnings == (
+        f"dataLayer.{field} is not supported yet and ignored: replicas share nothing yet",
+    )
+
+
+@pytest.mark.parametrize(
+    ("layer", "place"),
+    [
+        ("{peerDiscovery: {pluginRef: locl-syncer}}", "peerDiscovery.pluginRef"),
+        ("{crossReplicaSyncerPluginRef: locl-syncer}", "crossReplicaSyncerPluginRef"),
+    ],
+)
+def test_what_is_ignored_must_be_right_all_the_same(layer: str, place: str) -> None:
+    assert refused(SYNCER + layer) == (
+        f"no plugin is named 'locl-syncer', did you mean 'local-syncer'? - at `$.dataLayer.{place}`"
+    )
 
 
 def test_a_normalised_configuration_is_left_as_it_is() -> None:

@@ -57,7 +57,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout: float = 30.0
 
     # scraping
-    refresh_metrics_interval: float = 0.1
+    refresh_metrics_interval: float = 0.2
     metrics_staleness_threshold: float = 2.0
 
     # scraping, by older flags that the configuration has taken over; None or "" is not given

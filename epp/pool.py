@@ -9,6 +9,7 @@ import msgspec
 from epp.model import Endpoint, EndpointId, Load
 
 Forget = Callable[[EndpointId], None]
+Changed = Callable[[], None]
 
 
 class Pool:
@@ -26,6 +27,16 @@ class Pool:
         self._all: tuple[Endpoint, ...] | None = ()
         self._routable: tuple[Endpoint, ...] | None = ()
         self._forget: list[Forget] = []
+        self._changed: list[Changed] = []
+
+    def on_members(self, changed: Changed) -> None:
+        """Call ``changed()`` whenever an endpoint came or is gone; not for what is known of it."""
+        self._changed.append(changed)
+
+    def off_members(self, changed: Changed) -> None:
+        """Undo `on_members`; unknown is not an error."""
+        if changed in self._changed:
+            self._changed.remove(changed)
 
     def on_forget(self, forget: Forget) -> None:
         """Call ``forget(id)`` whenever an endpoint is gone or its process restarted."""
@@ -45,14 +56,18 @@ class Pool:
 
     def put(self, endpoint: Endpoint) -> None:
         """Add an endpoint, or replace the one with its id (its knowledge stays)."""
+        new = endpoint.id not in self._endpoints
         self._endpoints[endpoint.id] = endpoint
         self._all = self._routable = None
+        if new:
+            self._members_changed()
 
     def remove(self, endpoint_id: EndpointId) -> None:
         """Drop an endpoint and all that is known of it; an unknown one is not an error."""
         if self._endpoints.pop(endpoint_id, None) is not None:
             self._all = self._routable = None
             self._tell(endpoint_id)
+            self._members_changed()
 
     def restarted(self, endpoint_id: EndpointId) -> None:
         """The endpoint's process is another one: its load and its caches are void."""
@@ -87,6 +102,10 @@ class Pool:
             well = [e for e in staying if e.reachable and not (e.load and e.load.asleep)]
             self._routable = tuple(well or staying)
         return self._routable
+
+    def _members_changed(self) -> None:
+        for changed in tuple(self._changed):
+            changed()
 
     def _tell(self, endpoint_id: EndpointId) -> None:
         for forget in tuple(self._forget):

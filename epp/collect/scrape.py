@@ -9,6 +9,7 @@ means that something does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 
@@ -23,8 +24,7 @@ from epp.ledger import Ledger
 from epp.model import Endpoint, EndpointId
 from epp.pool import Pool
 
-NOTICE_SECONDS = 0.02  #: between looks for endpoints that are new or gone
-SWEEP_SECONDS = 0.1  #: between looks for loads that are too old
+SWEEP_SECONDS = 0.2  #: between looks for loads that are too old
 WARN_SECONDS = 60.0  #: between two warnings about stale endpoints
 REFUSED_TIMES = 2  #: in a row, before an endpoint counts as unreachable
 
@@ -87,26 +87,22 @@ class Scraper:
             ConfigError: a certificate file cannot be used.
         """
         fetcher = Fetcher(self._source, timeout=self._pace.timeout)
-        seen: tuple[Endpoint, ...] | None = None
-        swept_at = self._clock.now()
-        async with fetcher, asyncio.TaskGroup() as tasks:
-            while True:
-                endpoints = pool.snapshot()
-                if endpoints is not seen:
-                    seen = endpoints
-                    self._follow(pool, endpoints, tasks, fetcher)
-                if self._clock.now() - swept_at >= SWEEP_SECONDS:
-                    swept_at = self._clock.now()
+        changed = asyncio.Event()
+        changed.set()
+        pool.on_members(changed.set)
+        try:
+            async with fetcher, asyncio.TaskGroup() as tasks:
+                while True:
+                    if changed.is_set():
+                        changed.clear()
+                        self._follow(pool, tasks, fetcher)
                     self._sweep(pool)
-                await asyncio.sleep(NOTICE_SECONDS)
+                    await _within(SWEEP_SECONDS, changed)
+        finally:
+            pool.off_members(changed.set)
 
-    def _follow(
-        self,
-        pool: Pool,
-        endpoints: tuple[Endpoint, ...],
-        tasks: asyncio.TaskGroup,
-        fetcher: Fetcher,
-    ) -> None:
+    def _follow(self, pool: Pool, tasks: asyncio.TaskGroup, fetcher: Fetcher) -> None:
+        endpoints = pool.snapshot()
         here = {endpoint.id for endpoint in endpoints}
         left = [t.id for t in self._targets.values() if t.task is not None and t.task.done()]
         for gone in (self._targets.keys() - here).union(left):
@@ -201,6 +197,13 @@ class Scraper:
             self._reports.warn(
                 f"{stale} of {len(self._targets)} endpoints have stale metrics ({example})"
             )
+
+
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    """Return when ``event`` is set, after ``seconds`` at the latest."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 class _Target:

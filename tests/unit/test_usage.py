@@ -29,7 +29,7 @@ def serve_help(capsys: pytest.CaptureFixture[str]) -> str:
     "line",
     [
         pytest.param("--drain-timeout DURATION grace at SIGTERM (default: 30s)", id="seconds"),
-        pytest.param("knows at once (default: 100ms)", id="parts of a second"),
+        pytest.param("knows at once (default: 200ms)", id="parts of a second"),
         pytest.param("--max-body-bytes SIZE 413 beyond (default: 32Mi)", id="sizes"),
         pytest.param("--grpc-port PORT ext_proc (default: 9002)", id="ports"),
         pytest.param("self-signed without --cert-path (default: true)", id="booleans"),

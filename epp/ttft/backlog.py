@@ -16,7 +16,6 @@ from epp.model import Load
 IN_TRANSIT = 2  #: requests of others that any queue may hold on their way into the batch
 TRANSIT_SECONDS = 0.02  #: after which a scrape must include a request
 STEP = 8192  #: prompt tokens that an engine computes at once, by vLLM's default
-LONGEST = 4096  #: requests remembered
 FOLLOW = 0.05  #: of the way to a request's tokens that the mean goes
 
 
@@ -42,13 +41,16 @@ class Backlog:
             self._began = now
         self._sent.append((now, tokens))
         self._tokens += tokens
-        if len(self._sent) > LONGEST:
-            self._drop(now)
 
-    def settle(self, load: Load, per_token: float, now: float) -> None:
-        """Let go of what is computed by now, at ``per_token`` seconds."""
+    def settle(self, load: Load | None, per_token: float, now: float, *, most: int) -> None:
+        """Let go of what is computed by now, at ``per_token`` seconds; ``most`` requests are open.
+
+        What is remembered is so no more than what is in flight.
+        """
         sent = self._sent
-        if load.at > self._scraped:
+        while len(sent) > most:
+            self._drop(now)
+        if load is not None and load.at > self._scraped:
             self._scraped = load.at
             self._heed(load)
         while sent and (ends := self._began + per_token * sent[0][1]) <= now:

@@ -54,15 +54,15 @@ class Forecaster:
 
         None if its queue was not told.
         """
-        load = endpoint.load
-        if load is None or load.queued is None:
-            return None
-        counts = self._ledger.get(endpoint.id)
+        load, counts = endpoint.load, self._ledger.get(endpoint.id)
+        told = load is not None and load.queued is not None
         known = self._known.get(endpoint.id)
         if known is None:
-            return float(counts.tokens)
+            return float(counts.tokens) if told else None
         now, per_token = self._clock.now(), self._line(known).per_token
-        known.backlog.settle(load, per_token, now)
+        known.backlog.settle(load, per_token, now, most=counts.requests)
+        if load is None or not told:
+            return None
         return known.backlog.waiting(load, per_token, now, most=counts.tokens)
 
     def expect(self, request: InferenceRequest, pick: Pick) -> Expected | None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model import Load
-from epp.ttft.backlog import LONGEST, Backlog
+from epp.ttft.backlog import Backlog
 from tests.support import build
 
 PER_TOKEN = 0.001
@@ -23,8 +23,12 @@ def sent(*tokens: int, at: float = 0.0) -> Backlog:
     return backlog
 
 
+def settle(backlog: Backlog, load: Load | None, now: float, most: int = MANY) -> None:
+    backlog.settle(load, PER_TOKEN, now, most=most)
+
+
 def waiting(backlog: Backlog, load: Load, now: float, most: int = MANY) -> float:
-    backlog.settle(load, PER_TOKEN, now)
+    settle(backlog, load, now)
     return backlog.waiting(load, PER_TOKEN, now, most=most)
 
 
@@ -48,7 +52,7 @@ def test_one_after_the_other_is_computed_at_the_speed_given() -> None:
 
 def test_an_engine_without_work_begins_when_the_next_one_comes() -> None:
     backlog = sent(1000)
-    backlog.settle(BUSY, PER_TOKEN, 7.0)
+    settle(backlog, BUSY, 7.0)
     backlog.send(400, 7.0)
     assert waiting(backlog, BUSY, 7.1) == pytest.approx(300)
 
@@ -78,24 +82,24 @@ def test_of_those_that_do_not_wait_the_last_step_is_left() -> None:
     # 4 wait; of the 6 others the last has 4,000 tokens, and with 2 before it they fit a step.
     backlog = sent(*[4000] * 10)
     load = build.load(at=1.0, queued=4, running=6)
-    backlog.settle(load, PER_TOKEN, 1.0)
+    settle(backlog, load, 1.0)
     assert len(backlog) == 4 + 2
     # A prompt larger than a step is still being computed.
     backlog = sent(100, 20_000, 100)
-    backlog.settle(build.load(at=1.0, queued=1, running=1), PER_TOKEN, 1.0)
+    settle(backlog, build.load(at=1.0, queued=1, running=1), 1.0)
     assert len(backlog) == 2
 
 
 def test_a_scrape_says_nothing_about_what_it_cannot_have_seen() -> None:
     backlog = sent(9000, 9000, at=1.0)
-    backlog.settle(build.load(at=1.01, queued=0, running=0), PER_TOKEN, 1.02)
+    settle(backlog, build.load(at=1.01, queued=0, running=0), 1.02)
     assert len(backlog) == 2
 
 
 def test_a_scrape_is_heeded_once() -> None:
     backlog = sent(9000)
     idle = build.load(at=1.0, queued=0, running=0)
-    backlog.settle(idle, PER_TOKEN, 1.0)
+    settle(backlog, idle, 1.0)
     backlog.send(600, 0.9)  # counted as sent before, by a clock that is not quite the same
     assert waiting(backlog, idle, 1.0) == pytest.approx(500)
 
@@ -119,10 +123,14 @@ def test_the_mean_follows_slowly() -> None:
     assert backlog.mean == pytest.approx(1050)
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    backlog = sent(*[10] * (LONGEST + 5))
-    assert len(backlog) == LONGEST
-    assert waiting(backlog, BUSY, 0.0) == 10 * LONGEST
+def test_no_more_is_remembered_than_is_open_whether_the_engine_is_scraped_or_not() -> None:
+    for load in (None, BUSY):
+        backlog = sent(*[10] * 50)
+        settle(backlog, load, 0.0, most=3)
+        assert len(backlog) == 3
+        assert waiting(backlog, BUSY, 0.0) == 30
+        settle(backlog, load, 9.0, most=3)
+        assert len(backlog) == 0
 
 
 steps = st.lists(

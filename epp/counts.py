@@ -7,12 +7,14 @@ from collections.abc import Callable
 from epp.collect.scrape import Reports
 from epp.errors import EppError
 from epp.extproc.needs import Counters
+from epp.model import Speed
 from epp.pipeline import Pipeline
 from epp.pool import Pool
 from epp.prefix.approx import ApproxPrefixCacheProducer
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.store import Labels
 from epp.telemetry.table import PREFIX
+from epp.ttft.forecast import Forecaster
 
 
 class StreamCounts(Counters):
@@ -67,3 +69,17 @@ def watch_pipeline(metrics: Metrics, pipeline: Callable[[], Pipeline], pool: Poo
 
     metrics.live(f"{PREFIX}prefix_indexer_size", sizes)
     metrics.live(f"{PREFIX}flow_control_pool_saturation", saturation)
+
+
+def watch_speeds(metrics: Metrics, forecaster: Forecaster, pool: Pool) -> None:
+    """Write what was learned of each endpoint's own answers, whenever the page is read."""
+
+    def told(fact: Callable[[Speed], float]) -> Callable[[], dict[Labels, float]]:
+        return lambda: {
+            (endpoint.name, endpoint.namespace, str(endpoint.port)): fact(speed)
+            for endpoint in pool.snapshot()
+            if (speed := forecaster.speed(endpoint.id)) is not None and speed.answers
+        }
+
+    metrics.live("epp_learned_prefill_seconds_per_token", told(lambda speed: speed.per_token))
+    metrics.live("epp_learned_first_byte_rest_seconds", told(lambda speed: speed.rest))

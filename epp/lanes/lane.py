@@ -18,7 +18,7 @@ from epp.build import Parts, configure, retire
 from epp.catalog import Catalog
 from epp.clock import Clock
 from epp.collect.scrape import Scraper
-from epp.counts import ScrapeCounts, StreamCounts, watch_pipeline
+from epp.counts import ScrapeCounts, StreamCounts, watch_pipeline, watch_speeds
 from epp.errors import ConfigError
 from epp.exchange import Exchange
 from epp.ledger import Ledger
@@ -99,6 +99,7 @@ class Lane:
         metrics.plugin_types = types_of(pipeline)
         metrics.watch_pool(name, self.pool.snapshot, self.ledger)
         watch_pipeline(metrics, lambda: self.router.pipeline, self.pool)
+        watch_speeds(metrics, self.watching.forecaster, self.pool)
 
     @property
     def times(self) -> Metrics:

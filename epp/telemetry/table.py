@@ -251,6 +251,11 @@ TRUTH = (
     Spec("epp_ttft_error_ratio", "histogram",
          "The engine's part of the time to the first byte, measured over expected.",
          ("role",), _RATIO),
+    Spec("epp_learned_prefill_seconds_per_token", "gauge",
+         "What an endpoint takes for an uncached prompt token, as its streamed answers taught.",
+         _ENDPOINT),
+    Spec("epp_learned_first_byte_rest_seconds", "gauge",
+         "What it takes for a first byte besides.", _ENDPOINT),
 )  # fmt: skip
 
 METRICS = (*REQUESTS, *POOL, *PICKER, *OURS, *TRUTH)

@@ -34,6 +34,11 @@ class Installed:
         self.made: list[str] = []
 
     @property
+    def pool(self) -> str:
+        """The InferencePool's name."""
+        return RELEASE
+
+    @property
     def account(self) -> str:
         return str(one(self.objects, "ServiceAccount")["metadata"]["name"])
 
@@ -55,6 +60,11 @@ class Installed:
         path = f"{await self.admin.path_of(it, self.namespace)}/{it['metadata']['name']}"
         self.made.append(path)
         return path
+
+    async def remove(self, path: str) -> None:
+        """Delete an object that was made."""
+        await self.admin.delete(path)
+        self.made.remove(path)
 
     async def apply(self, it: Object) -> None:
         """Apply one of the chart's objects."""

@@ -37,7 +37,6 @@ def status(host: str, *, ready: bool = True, restarts: int = 0) -> dict[str, Any
         "phase": "Running",
         "podIP": host,
         "podIPs": [{"ip": host}],
-        "startTime": now,
         "conditions": [
             {"type": kind, "status": str(true), "lastTransitionTime": now}
             for kind, true in kinds.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from tests.support import http1
 from tests.support.cluster.install import Installed, installed
 from tests.support.cluster.pods import Pods
 from tests.support.cluster.server import Server, api_server
-from tests.support.relay import Relay
 from tests.support.serving import eventually
 
 ELECTION = {"picker": {"replicas": 2, "leaderElection": True}}
 READY_SECONDS = 30.0
 NO_ANSWER = (OSError, EOFError, TimeoutError)
+
+Way = Callable[[Server], Server]
 
 
 class Picker:
@@ -92,16 +93,13 @@ async def replicas(
     port: int = 8000,
     *,
     values: Mapping[str, Any] | None = None,
-    relay: Relay | None = None,
+    way: Way = lambda server: server,
 ) -> AsyncIterator[Replicas]:
-    """A release whose engines listen on ``port``; ``relay`` is before the API server."""
+    """A release whose engines listen on ``port``; the pickers' way to the API server is ``way``."""
     async with contextlib.AsyncExitStack() as stack:
         server, admin = await stack.enter_async_context(api_server())
         release = await stack.enter_async_context(installed(server, admin, port, values))
-        told = server
-        if relay is not None:
-            relay.host, relay.target = server.address
-            told = server.through(relay.port)
+        told = way(server)
         count = ((values or {}).get("picker") or {}).get("replicas", 1)
         pickers = [
             await stack.enter_async_context(_picker(release, told, folder / f"picker-{number}"))

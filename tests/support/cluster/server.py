@@ -17,6 +17,7 @@ from epp.kube.identity.credentials import Credential, Fixed
 from tests.support.apiserver.rights import ADMIN
 from tests.support.apiserver.strict import StrictKube
 from tests.support.cluster.admin import Admin
+from tests.support.relay import Relay
 
 VARIABLE = "TEST_KUBECONFIG"
 
@@ -29,16 +30,12 @@ class Server:
         self.entry = entry  #: a kubeconfig's ``cluster``
         self.fake = fake  #: None: it is a real one
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port."""
+    def through(self, relay: Relay) -> Self:
+        """The same server by way of a relay."""
         parts = urlsplit(self.entry["server"])
-        return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-
-    def through(self, port: int) -> Self:
-        """The same server by way of a relay on a loopback port."""
-        parts = urlsplit(self.entry["server"])
-        entry = {**self.entry, "server": f"{parts.scheme}://127.0.0.1:{port}{parts.path}"}
+        relay.host = parts.hostname or ""
+        relay.target = parts.port or (443 if parts.scheme == "https" else 80)
+        entry = {**self.entry, "server": f"{parts.scheme}://127.0.0.1:{relay.port}{parts.path}"}
         if parts.scheme == "https":
             entry.setdefault("tls-server-name", parts.hostname)
         return type(self)(self.access, entry, self.fake)

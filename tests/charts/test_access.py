@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import re
+from types import SimpleNamespace
 from typing import Any
 
 from epp.clock import ManualClock
+from epp.collect.kube.configs import Config
 from epp.collect.kube.leader import Leadership, lease_name
+from epp.collect.kube.pools import Pools
+from epp.collect.kube.wanted import Wanted
+from epp.collect.parse.inference_pools import PoolSpec
 from epp.kube.lease import Candidate
 from epp.kube.review import Reviewer
+from epp.pool import Pool
+from epp.rules import RuleBook
 from tests.support.chart import POOL, all_of, container, one, read, render
 from tests.support.clusters import (
     ALPHA_POOLS,
+    CONFIG_MAPS,
     OBJECTIVES,
     OLD_OBJECTIVES,
     OLD_REWRITES,
     POOLS,
+    QUICK,
     REWRITES,
     followed,
 )
 from tests.support.kube import Asked, FakeKube
 from tests.support.pages import running, until
-from tests.support.pods import alpha_pool, inference_pool, objective, pod, rewrite, rule
+from tests.support.pods import (
+    alpha_pool,
+    config_map,
+    inference_pool,
+    objective,
+    pod,
+    rewrite,
+    rule,
+)
 
 Rights = set[tuple[str, str, str]]
 _PATH = re.compile(
@@ -70,6 +87,43 @@ def test_the_role_grants_what_following_a_pool_uses_and_no_more() -> None:
         return used(new) | used(old)
 
     assert granted(read("gateway")) == asyncio.run(main())
+
+
+def test_for_many_pools_it_grants_the_config_maps_that_are_named_besides() -> None:
+    async def main() -> Rights:
+        async with FakeKube() as kube:
+            kube.put(CONFIG_MAPS, config_map("chat-picker", x=""))
+            kube.put(POOLS, inference_pool(config="chat-picker"))
+            homes = Kept()
+            pools = Pools(
+                kube.access(), Wanted("default"), names=frozenset(), homes=homes, report=print,
+                habits=QUICK,
+            )  # fmt: skip
+            async with running(pools.run()):
+                await until(lambda: homes.configs == ["ConfigMap chat-picker/x"])
+            return {right for right in used(kube.requests) if right[1] == "configmaps"}
+
+    values = read("many-pools")
+    assert granted(values) == granted(read("gateway")) | asyncio.run(main())
+    (rule,) = (r for r in one(render(values), "Role")["rules"] if "configmaps" in r["resources"])
+    assert rule["resourceNames"] == ["chat-picker", "code-picker"]
+
+
+class Kept:
+    """Keeps pools and notes how they are configured."""
+
+    def __init__(self) -> None:
+        self.configs: list[str] = []
+
+    def open(self, spec: PoolSpec, config: Config) -> Any:
+        self.configs.append(config.source or config.problem)
+        return SimpleNamespace(pool=Pool(spec.name), book=RuleBook())
+
+    def change(self, spec: PoolSpec, config: Config) -> None:
+        raise AssertionError(spec)
+
+    def close(self, name: str) -> None:
+        raise AssertionError(name)
 
 
 def test_with_leader_election_it_grants_what_leading_and_handing_over_use() -> None:

@@ -194,3 +194,21 @@ def test_the_memory_limit_holds_all_bodies_and_half_as_much_again() -> None:
     limit = container(render(POOL))["resources"]["limits"]["memory"]
     assert limit == "2Gi"
     assert DEFAULT.max_buffered_bytes * 1.5 < 2 * 2**30
+
+
+def test_it_serves_the_pools_that_are_named_with_the_charts_own_if_there_is_one() -> None:
+    named: dict[str, Any] = {"pools": {"names": ["chat", "code"]}}
+    assert options(named).pool_names == ("chat", "code")
+    assert options({**POOL, **named}).pool_names == ("qwen", "chat", "code")
+    every = options(read("many-pools"))
+    assert every.all_pools and every.pool_ports and every.pool_names == ()
+    assert all_of(render(read("many-pools")), "InferencePool") == []
+
+
+def test_a_port_that_a_pool_has_for_itself_is_open_and_of_the_same_number_in_the_service() -> None:
+    objects = render(read("many-pools"))
+    assert {9012, 9013} < set(numbers(container(objects)).values())
+    ports = {port["port"]: port["targetPort"] for port in one(objects, "Service")["spec"]["ports"]}
+    assert ports[9012] == "grpc-9012" and numbers(container(objects))["grpc-9012"] == 9012
+    policy = one(objects, "NetworkPolicy")["spec"]["ingress"][0]["ports"]
+    assert [port["port"] for port in policy] == ["grpc", "grpc-9012", "grpc-9013"]

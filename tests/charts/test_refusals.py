@@ -38,6 +38,11 @@ STANDALONE = {"mode": "standalone", **POOL}
             "needs picker.tls.enabled",
         ),
         ({**POOL, "picker": {"leaderElection": True}}, "picker.replicas of 2 or more"),
+        ({**STANDALONE, "pools": {"all": True}}, "pools needs mode: gateway"),
+        ({**POOL, "pools": {"ports": [9012]}}, "need pools.all or pools.names"),
+        ({"pools": {"all": True}, "route": {"create": True}}, "set pool.matchLabels"),
+        ({"pools": {"all": True, "ports": [0]}}, "ports"),
+        ({**POOL, "picker": {"flags": {"all-pools": True}}}, "all-pools"),
         ({**POOL, "configFile": "mine.yaml"}, "mine.yaml is not in configFiles"),
         ({**POOL, "gateway": {"create": True}}, "gateway.className is needed"),
         (

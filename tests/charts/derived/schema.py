@@ -14,12 +14,13 @@ PORT: Schema = {"type": "integer", "minimum": 1, "maximum": 65_535}
 NUMBER: Schema = {"type": "integer", "minimum": 0}
 SECRET: Schema = {"type": "array", "items": {"type": "object", "required": ["name"]}}
 OBJECTS: Schema = {"type": "array", "items": {"type": "object"}}
+NAMES: Schema = {"type": "array", "uniqueItems": True, "items": {"type": "string", "minLength": 1}}
 TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
 
 SET_ELSEWHERE = [
     "grpc-port", "grpc-health-port", "metrics-port", "pool-name", "pool-namespace", "pool-group",
     "endpoints", "config-file", "cert-path", "drain-timeout", "secure-serving",
-    "ha-enable-leader-election", "metrics-endpoint-auth",
+    "ha-enable-leader-election", "metrics-endpoint-auth", "all-pools", "pool-ports",
 ]  # fmt: skip
 """Flags that are values of their own; twice, one would silently win."""
 
@@ -86,6 +87,9 @@ SPECIAL: dict[str, Schema] = {
     },
     "pool.appProtocol": _enum("", "http", "kubernetes.io/h2c"),
     "pool.failureMode": _enum("FailOpen", "FailClose"),
+    "pools.names": NAMES,
+    "pools.ports": {"type": "array", "uniqueItems": True, "items": PORT},
+    "pools.configMaps": NAMES,
     "objectives": {
         "type": "array",
         "items": {

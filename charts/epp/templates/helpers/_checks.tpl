@@ -1,7 +1,17 @@
 {{- /* Values that contradict each other end the rendering, and say why. */ -}}
 {{- define "epp.check" -}}
 {{- $v := .values -}}
-{{- if not (or $v.pool.matchLabels $v.picker.endpoints (and (ne (toString $v.pool.create) "true") $v.pool.name)) -}}
+{{- $many := include "epp.manyPools" . -}}
+{{- if and $many (or (ne $v.mode "gateway") $v.picker.endpoints) -}}
+{{- fail "pools needs mode: gateway, and no picker.endpoints" -}}
+{{- end -}}
+{{- if and (or $v.pools.ports $v.pools.configMaps) (not $many) -}}
+{{- fail "pools.ports and pools.configMaps need pools.all or pools.names" -}}
+{{- end -}}
+{{- if and $many (not (include "epp.makesPool" .)) (or $v.route.create $v.objectives) -}}
+{{- fail "route.create and objectives are for the chart's own pool: set pool.matchLabels" -}}
+{{- end -}}
+{{- if not (or $many $v.pool.matchLabels $v.picker.endpoints (and (ne (toString $v.pool.create) "true") $v.pool.name)) -}}
 {{- fail "pool.matchLabels is needed: the labels of the model servers' pods" -}}
 {{- end -}}
 {{- if and (include "epp.makesPool" .) (not $v.pool.matchLabels) -}}

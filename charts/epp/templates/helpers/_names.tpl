@@ -47,7 +47,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- /* "true" if the chart makes the InferencePool. */ -}}
 {{- define "epp.makesPool" -}}
 {{- $create := toString .values.pool.create -}}
-{{- if or (eq $create "true") (and (eq $create "auto") (eq .values.mode "gateway")) -}}true{{- end -}}
+{{- $wanted := or .values.pool.matchLabels (not (include "epp.manyPools" .)) -}}
+{{- if or (eq $create "true") (and (eq $create "auto") (eq .values.mode "gateway") $wanted) -}}true{{- end -}}
+{{- end -}}
+
+{{- /* "true" if the picker serves pools by name, or all of the namespace. */ -}}
+{{- define "epp.manyPools" -}}
+{{- if or .values.pools.all .values.pools.names -}}true{{- end -}}
+{{- end -}}
+
+{{- /* Names of the pools to serve, with commas. */ -}}
+{{- define "epp.poolNames" -}}
+{{- $own := ternary (list (include "epp.pool" .)) list (or (eq (include "epp.makesPool" .) "true") (ne (include "epp.manyPools" .) "true")) -}}
+{{- join "," (concat $own .values.pools.names | uniq) -}}
 {{- end -}}
 
 {{- /* "true" if the picker watches an InferencePool, ours or another's. */ -}}

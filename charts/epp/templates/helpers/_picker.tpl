@@ -3,7 +3,14 @@
 {{- $v := .values -}}
 {{- $ports := $v.picker.ports -}}
 {{- if include "epp.watchesPool" . }}
-- --pool-name={{ include "epp.pool" . }}
+{{- if $v.pools.all }}
+- --all-pools=true
+{{- else }}
+- --pool-name={{ include "epp.poolNames" . }}
+{{- end }}
+{{- if $v.pools.ports }}
+- --pool-ports=true
+{{- end }}
 - --pool-namespace={{ .root.Release.Namespace }}
 - --pool-group={{ $v.pool.group }}
 {{- else if $v.picker.endpoints }}
@@ -105,6 +112,9 @@ ports:
   - {name: grpc, containerPort: {{ int $v.picker.ports.extProc }}}
   - {name: grpc-health, containerPort: {{ int $v.picker.ports.health }}}
   - {name: metrics, containerPort: {{ int $v.picker.ports.metrics }}}
+{{- range $v.pools.ports }}
+  - {name: grpc-{{ int . }}, containerPort: {{ int . }}}
+{{- end }}
 {{- with $v.picker.extraPorts }}
 {{ toYaml . | indent 2 }}
 {{- end }}

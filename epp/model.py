@@ -188,7 +188,12 @@ class Pick(msgspec.Struct, frozen=True):
     @property
     def destination(self) -> str:
         """The value of `headers.DESTINATION`."""
-        return self.destination_override or ",".join(e.address for e in self.endpoints)
+        if self.destination_override:
+            return self.destination_override
+        endpoints = self.endpoints
+        if len(endpoints) == 1:
+            return endpoints[0].address
+        return ",".join(e.address for e in endpoints)
 
 
 class Usage(msgspec.Struct, frozen=True):

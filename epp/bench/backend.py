@@ -1,7 +1,9 @@
 """A model server that costs little: it reads a request's JSON and sends a fixed answer.
 
 ``python -m epp.bench.backend --ports 3 --chunks 100``; prints its ports as JSON. Every port
-also answers ``GET /metrics`` as an idle vLLM would.
+also answers ``GET /metrics`` as an idle vLLM would. A streamed answer takes a second or so, however
+many chunks it has: answers of 100 and of 1,000 chunks then come at one rate, as an engine's do
+that sends several tokens at once (vLLM's ``--stream-interval``).
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ UNARY = (
     b'"index":0,"message":{"role":"assistant","content":" word"},"finish_reason":"stop"}],'
     b'"usage":{"prompt_tokens":900,"total_tokens":901,"completion_tokens":1}}'
 )
-CHUNK_SECONDS = 0.002  #: between the chunks of a streamed answer
+STEP_SECONDS = 0.01  #: between two writes of a streamed answer: 100 tokens a second each
+MOST_STEPS = 100  #: writes of an answer; of a longer one several chunks go at once
 
 
 class Message(msgspec.Struct):
@@ -89,9 +92,10 @@ class Connection(asyncio.Protocol):
             b"transfer-encoding: chunked\r\n\r\n"
         )
         piece = b"%x\r\n%s\r\n" % (len(TOKEN), TOKEN)
-        for _ in range(self._chunks):
-            await asyncio.sleep(CHUNK_SECONDS)
-            write(piece)
+        at_once = -(-self._chunks // MOST_STEPS)
+        for sent in range(0, self._chunks, at_once):
+            await asyncio.sleep(STEP_SECONDS)
+            write(piece * min(at_once, self._chunks - sent))
         write(b"0\r\n\r\n")
 
 

@@ -26,6 +26,7 @@ from epp.processes import running
 
 WARM_SECONDS = 2.5  #: the picker chooses its CPU meanwhile
 WIDTH = 96  #: of the table, at least
+STREAMS = 256  #: answers streamed at once
 ENTRIES_PER_SECOND = 2000  #: of the access log
 
 
@@ -46,9 +47,9 @@ CASES = (
     Case(name="small_lean", mode="lean"),
     Case(name="small_stock", mode="stock"),
     Case(name="reload_300rps", mode="lean", rate=300.0, reloads=True),
-    Case(name="stream100_lean", mode="lean", connections=64, chunks=100),
-    Case(name="stream100_stock", mode="stock", connections=64, chunks=100),
-    Case(name="stream1000_lean", mode="lean", connections=64, chunks=1000),
+    Case(name="stream100_lean", mode="lean", connections=STREAMS, chunks=100),
+    Case(name="stream100_stock", mode="stock", connections=STREAMS, chunks=100),
+    Case(name="stream1000_lean", mode="lean", connections=STREAMS, chunks=1000),
     Case(name="prompt220k_direct", mode="direct", connections=20, prompt_tokens=55_000),
     Case(name="prompt220k_lean", mode="lean", connections=20, prompt_tokens=55_000),
 )

@@ -106,7 +106,12 @@ def _joined(pairs: Any) -> dict[str, str]:
 
 
 def _modes(config: Any) -> Modes:
-    return Modes(_mode(config.request_body_mode), _mode(config.response_body_mode))
+    return _pair(config.request_body_mode, config.response_body_mode)
+
+
+@lru_cache(maxsize=64)  # a gateway has one pair, or few
+def _pair(request: int, response: int) -> Modes:
+    return Modes(_mode(request), _mode(response))
 
 
 def _mode(number: int) -> Mode:

@@ -13,6 +13,7 @@ HELPS = {
     "mode": "lean: the picker sees requests only; stock: all bodies; direct: no picker",
     "routing": "original-dst: any address; override-host: one of --endpoints, with retries",
     "endpoints": "HOST:PORT of the engines, for override-host and direct",
+    "pools": "a route /POOL/... for each, and the picker is told; for a picker of many pools",
     "listen_host": "address for clients",
     "listen_port": "port for clients",
     "admin_host": "address of Envoy's admin page",

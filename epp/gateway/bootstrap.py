@@ -40,7 +40,7 @@ RETRY_ON = "connect-failure,refused-stream,reset-before-request"
 
 def bootstrap(options: GatewayOptions) -> dict[str, Any]:
     """Return the bootstrap as Envoy's JSON has it."""
-    clusters = [engines(options)]
+    clusters = [engines(options, name) for name in options.pools or (ENGINES,)]
     if options.mode != "direct":
         clusters.append(picker(options))
     whole = Bootstrap(
@@ -82,7 +82,7 @@ def _manager(options: GatewayOptions) -> HttpConnectionManager:
         early_header_mutation_extensions=[_remove_controls()],
         route_config=RouteConfiguration(
             name="all",
-            virtual_hosts=[VirtualHost(name="all", domains=["*"], routes=[_route(options)])],
+            virtual_hosts=[VirtualHost(name="all", domains=["*"], routes=_routes(options))],
         ),
         http_filters=filters(options),
         access_log=access_logs(options),
@@ -97,6 +97,19 @@ def _remove_controls() -> TypedExtensionConfig:
     return TypedExtensionConfig(
         name="envoy.http.early_header_mutation.header_mutation", typed_config=Packed.pack(removals)
     )
+
+
+def _routes(options: GatewayOptions) -> list[Route]:
+    if not options.pools:
+        return [_route(options)]
+    return [
+        Route(
+            name=pool,
+            match=RouteMatch(prefix=f"/{pool}/"),
+            route=RouteAction(cluster=pool, timeout=timedelta(0), prefix_rewrite="/"),
+        )
+        for pool in options.pools
+    ]
 
 
 def _route(options: GatewayOptions) -> Route:

@@ -116,14 +116,14 @@ def _health_check() -> HealthCheck:
     )
 
 
-def engines(options: GatewayOptions) -> Cluster:
-    """The model servers, over HTTP/1.1.
+def engines(options: GatewayOptions, name: str = ENGINES) -> Cluster:
+    """The model servers, of all pools or of the one called ``name``, over HTTP/1.1.
 
     Raises:
         ConfigError: endpoints are needed and missing, or one is not ``host:port``.
     """
     cluster = Cluster(
-        name=ENGINES,
+        name=name,
         connect_timeout=timedelta(seconds=CONNECT_SECONDS),
         per_connection_buffer_limit_bytes=BUFFER_BYTES,
         typed_extension_protocol_options={

@@ -27,6 +27,7 @@ from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import HttpFilter
 from envoy_data_plane.google.protobuf import Any as Packed
 
+from epp.extproc.hints import CLUSTER
 from epp.gateway.clusters import PICKER
 from epp.gateway.options import GatewayOptions
 from epp.gateway.usage import ttft_filter, usage_filters
@@ -78,6 +79,7 @@ def _picker(options: GatewayOptions) -> ExternalProcessor:
         failure_mode_allow=options.fail_open,
         processing_mode=_stock() if options.mode == "stock" else _lean(),
         message_timeout=timedelta(seconds=options.message_timeout),
+        request_attributes=[CLUSTER] if options.pools else [],
         metadata_options=MetadataOptions(
             forwarding_namespaces=MetadataOptionsMetadataNamespaces(untyped=namespaces),
             receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=[DESTINATION_NAMESPACE]),

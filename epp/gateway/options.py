@@ -20,6 +20,9 @@ class GatewayOptions(msgspec.Struct, frozen=True):
     """original-dst: to any address the picker names. override-host: to one of ``endpoints``, with
     retries, and by least request while there is no picker."""
     endpoints: tuple[str, ...] = ()  #: ``host:port``; needed by override-host and direct
+    pools: tuple[str, ...] = ()
+    """A route ``/POOL/...`` and a cluster for each; the picker hears the cluster's name. None: all
+    requests are for the picker's only pool."""
     listen_host: str = "127.0.0.1"
     listen_port: int = 8081
     admin_host: str = "127.0.0.1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -55,8 +56,23 @@ def check(options: GatewayOptions) -> None:
             "--fail-open needs --routing=override-host: with original-dst there is no destination "
             "without the picker"
         )
+    _check_pools(options)
     if (options.lean_usage or options.lean_ttft) and options.mode != "lean":
         raise ConfigError("--lean-usage and --lean-ttft need --mode=lean")
+
+
+def _check_pools(options: GatewayOptions) -> None:
+    pools = options.pools
+    if pools and (options.mode == "direct" or options.routing != "original-dst"):
+        raise ConfigError("--pools needs --mode=lean or stock, and --routing=original-dst")
+    if len(set(pools)) < len(pools):
+        raise ConfigError(f"--pools {','.join(pools)}: one stands twice")
+    for pool in pools:
+        if pool == "picker" or not _POOL.fullmatch(pool):
+            raise ConfigError(f"--pools: {pool!r} cannot be a cluster's and a pool's name")
+
+
+_POOL = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")  #: as Kubernetes names objects
 
 
 __all__ = ["GatewayOptions", "dumped", "render"]

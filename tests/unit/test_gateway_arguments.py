@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from epp import cli
 
@@ -46,3 +47,37 @@ def test_an_endpoint_may_be_a_name_or_ipv6(
 def test_no_endpoints_where_they_are_needed_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["gateway", "--mode=direct"]) == 2
     assert "--endpoints HOST:PORT,... is needed" in capsys.readouterr().err
+
+
+def test_each_pool_has_a_route_and_a_cluster_and_the_picker_is_told_which(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["gateway", "--pools=chat,code"]) == 0
+    said = yaml.safe_load(capsys.readouterr().out)["staticResources"]
+    assert [cluster["name"] for cluster in said["clusters"]] == ["chat", "code", "picker"]
+    (chain,) = said["listeners"][0]["filterChains"]
+    manager = chain["filters"][0]["typedConfig"]
+    (host,) = manager["routeConfig"]["virtualHosts"]
+    assert [(each["match"]["prefix"], each["route"]["cluster"]) for each in host["routes"]] == [
+        ("/chat/", "chat"),
+        ("/code/", "code"),
+    ]
+    ext_proc = next(f for f in manager["httpFilters"] if f["name"].endswith("ext_proc"))
+    assert ext_proc["typedConfig"]["requestAttributes"] == ["xds.cluster_name"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--pools=a,a"], "stands twice"),
+        (["--pools=picker"], "'picker' cannot be"),
+        (["--pools=A/b"], "'A/b' cannot be"),
+        (["--pools=a", "--mode=direct", "--endpoints=a:1"], "needs --mode=lean or stock"),
+        (["--pools=a", "--routing=override-host", "--endpoints=a:1"], "--routing=original-dst"),
+    ],
+)
+def test_pools_that_cannot_be_told_apart_or_reached_are_refused(
+    flags: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["gateway", *flags]) == 2
+    assert says in capsys.readouterr().err

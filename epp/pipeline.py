@@ -35,6 +35,10 @@ class Formats(Protocol):
         """
         ...
 
+    def unfit(self, protocol: str) -> tuple[str, ...]:
+        """Return the types of parsers whose requests never come over ``protocol``; "" is any."""
+        ...
+
     def aside(self, arrival: Arrival) -> tuple[str, ...]:
         """Return the types of the parsers that may read it in another process; () if `parse` may.
 

@@ -22,6 +22,7 @@ class Pool:
 
     def __init__(self, name: str = "default") -> None:
         self.name = name
+        self.protocol = ""  #: that its endpoints speak, as Kubernetes names it; "": not told
         self.synced = False  #: True once a collector has listed the endpoints for the first time
         self._endpoints: dict[EndpointId, Endpoint] = {}
         self._all: tuple[Endpoint, ...] | None = ()

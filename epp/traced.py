@@ -52,6 +52,10 @@ class TracedFormats:
         self._inner = inner
         self._tracer = tracer
 
+    def unfit(self, protocol: str) -> tuple[str, ...]:
+        """See `pipeline.Formats.unfit`."""
+        return self._inner.unfit(protocol)  # type: ignore[no-any-return]
+
     def aside(self, arrival: Arrival) -> tuple[str, ...]:
         """See `pipeline.Formats.aside`."""
         return self._inner.aside(arrival)  # type: ignore[no-any-return]

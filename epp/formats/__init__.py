@@ -53,11 +53,16 @@ class FormatSet:
     """
 
     def __init__(self, parsers: Sequence[Parser] = ()) -> None:
-        chosen = parsers or DEFAULTS
+        self._chosen = chosen = parsers or DEFAULTS
         own = any(type(parser) not in PARSERS for parser in chosen)
         self._types = () if own else tuple(type_of(parser) for parser in chosen)
         self._parsers = (*chosen, RerankParser())
         self._parser_for = remembered(self._find)
+
+    def unfit(self, protocol: str) -> tuple[str, ...]:
+        """See `pipeline.Formats.unfit`."""
+        told = [(each, getattr(each, "protocols", ())) for each in self._chosen if protocol]
+        return tuple(type_of(each) for each, known in told if known and protocol not in known)
 
     def aside(self, arrival: Arrival) -> tuple[str, ...]:
         """See `pipeline.Formats.aside`. What parsers of users do is not known in another process."""

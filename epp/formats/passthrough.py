@@ -13,5 +13,6 @@ class PassthroughParser(PathParser):
 
     type: ClassVar[str] = "passthrough-parser"
     stability: ClassVar[plugin.Stability] = "beta"
+    protocols: ClassVar[tuple[str, ...]] = ()
 
     reads: ClassVar[Reads] = {}

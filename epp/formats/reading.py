@@ -53,10 +53,14 @@ Reads = Mapping[str, tuple[str, Decode]]
 """By the suffix of the path, without its first slash: the format's name and its reader."""
 
 
+HTTP, H2C = "http", "kubernetes.io/h2c"  #: protocols of a pool, as Kubernetes names them
+
+
 class PathParser:
     """A parser that knows its requests by the end of their path. Its parameters: none."""
 
     type: ClassVar[str]
+    protocols: ClassVar[tuple[str, ...]] = (HTTP, H2C)  #: over which its requests come; (): any
     stability: ClassVar[plugin.Stability]
     reads: ClassVar[Reads]
 

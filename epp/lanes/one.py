@@ -26,17 +26,29 @@ class One:
         self.lane = Lane(shared.options.pool_name or "default", shared, metrics, read)
         self.router = self.lane.router
         self.ports: Mapping[int, str] = {}  #: no port is a pool's own
+        self._said = ""  #: parsers that do not fit the pool
         self._shared = shared
         self._read = read
 
     @property
     def ready(self) -> bool:
-        """Whether the endpoints are known."""
-        return self.lane.pool.synced
+        """Whether the endpoints are known, and speak what every parser reads."""
+        return self.lane.pool.synced and not self._unfit()
 
     def get(self, endpoint_id: EndpointId) -> Endpoint | None:
         """The endpoint of that id, if it is here."""
         return self.lane.pool.get(endpoint_id)
+
+    def _unfit(self) -> bool:
+        """Whether a parser that is configured can read nothing of this pool; said once."""
+        protocol = self.lane.pool.protocol
+        unfit = ", ".join(self.lane.router.pipeline.formats.unfit(protocol))
+        if unfit and unfit != self._said:
+            log.error(
+                "not ready: the pool's appProtocol is %s, which %s cannot be", protocol, unfit
+            )
+        self._said = unfit
+        return bool(unfit)
 
     def reload(self, why: str) -> None:
         """Read the configuration again; what is wrong with it changes nothing."""

@@ -95,6 +95,36 @@ def test_a_deleted_pool_makes_it_not_ready_and_leaves_it_alive(tmp_path: Path) -
     asyncio.run(main())
 
 
+GRPC_CONFIG = """
+plugins: [{type: vllmgrpc-parser}]
+requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}
+"""
+
+
+def test_a_parser_that_can_read_nothing_of_the_pool_makes_it_not_ready(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(GRPC_CONFIG)
+
+    async def main() -> None:
+        async with FakeKube() as kube:
+            cluster(kube, "127.0.0.2")  # the pool's appProtocol is http
+            flags = (kubeconfig(tmp_path, kube), f"--config-file={config}")
+            async with serving(tmp_path, *flags, endpoints=POOL) as picker:
+
+                async def said() -> bool:
+                    assert await picker.health("readiness") == NOT_SERVING
+                    return "appProtocol is http, which vllmgrpc-parser cannot be" in picker.log()
+
+                await eventually(said)
+                assert await picker.health("liveness") == SERVING
+                speaking = inference_pool()
+                speaking["spec"]["appProtocol"] = "kubernetes.io/h2c"
+                kube.put(POOLS, speaking)
+                await eventually(lambda: is_ready(picker))
+
+    asyncio.run(main())
+
+
 def test_pods_are_followed_by_labels_without_a_pool(tmp_path: Path) -> None:
     async def main() -> None:
         async with FakeKube() as kube:

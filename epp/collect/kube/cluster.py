@@ -83,6 +83,7 @@ class Cluster:
     def _look(self, pool: Pool, members: Members, pods: Reflector, pools: Served | None) -> None:
         spec = self._spec(pools)
         members.follow(spec)
+        pool.protocol = "" if spec is None else spec.protocol
         pool.synced = pods.synced and spec is not None
         trouble = self._trouble(pods, pools, spec)
         if trouble != self._said:

@@ -1,7 +1,7 @@
 """An InferencePool, in either version: which pods, and which of their ports. Pure.
 
 **Source:** Gateway API Inference Extension: InferencePool of ``inference.networking.k8s.io/v1``
-(``selector.matchLabels``, ``targetPorts``, ``endpointPickerRef``) and of
+(``selector.matchLabels``, ``targetPorts``, ``appProtocol``, ``endpointPickerRef``) and of
 ``inference.networking.x-k8s.io/v1alpha2`` (flat ``selector``, ``targetPortNumber``,
 ``extensionRef``). The annotation is ours.
 """
@@ -27,6 +27,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
     name: str = ""  #: the pool's
     config: str = ""  #: where its configuration is; "": none of its own
     picker_port: int = 0  #: where its picker is asked; 0: not told
+    protocol: str = ""  #: its pods' ``appProtocol``; "": not told
 
     def chooses(self, labels: Mapping[str, str]) -> bool:
         """Whether a pod with these labels belongs to it."""
@@ -53,6 +54,7 @@ def read_pool(manifest: Mapping[str, Any]) -> PoolSpec:
         str(about.get("name", "")),
         config.strip() if isinstance(config, str) else "",
         _picker_port(spec),
+        protocol if isinstance(protocol := spec.get("appProtocol"), str) else "",
     )
 
 

@@ -9,10 +9,13 @@ said. No gRPC body is refused for its form.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from google.protobuf.message import DecodeError
 
 from epp.formats.prompt import Unreadable
 from epp.formats.reading import (
+    H2C,
     MAX_JSON_BYTES,
     Decode,
     PathParser,
@@ -29,6 +32,8 @@ _KINDS = frozenset({"", "application/grpc", "application/grpc+proto"})
 
 class GrpcParser(PathParser):
     """A parser of requests that are one protobuf message in a gRPC frame."""
+
+    protocols: ClassVar[tuple[str, ...]] = (H2C,)
 
     def read(
         self, arrival: Arrival, path: str, now: float, format: str, decode: Decode

@@ -9,8 +9,11 @@ import pytest
 from epp.errors import BadRequest
 from epp.formats import PARSERS, FormatSet
 from epp.formats.anthropic import AnthropicParser
+from epp.formats.grpc.vertex import VertexAIParser
+from epp.formats.grpc.vllm import VllmGrpcParser
 from epp.formats.openai import OpenAIParser
 from epp.formats.passthrough import PassthroughParser
+from epp.formats.reading import Parser
 from epp.model import Arrival, InferenceRequest
 from tests.support import build
 from tests.support.arrivals import FORMATS, parsed, post
@@ -213,3 +216,21 @@ def test_a_prompt_that_is_only_counted_or_rendered_is_not_computed(
     read = parsed(path, body)
     assert read.prompt
     assert read.computed is computed
+
+
+@pytest.mark.parametrize(
+    ("parsers", "protocol", "unfit"),
+    [
+        ((), "http", ()),
+        ((), "kubernetes.io/h2c", ()),
+        ((OpenAIParser(), VllmGrpcParser()), "http", ("vllmgrpc-parser",)),
+        ((VertexAIParser(),), "http", ("vertexai-parser",)),
+        ((VllmGrpcParser(), VertexAIParser()), "kubernetes.io/h2c", ()),
+        ((VllmGrpcParser(),), "", ()),  # not told
+        ((PassthroughParser(),), "anything", ()),  # reads nothing
+    ],
+)
+def test_which_parsers_can_read_nothing_of_a_pool(
+    parsers: tuple[Parser, ...], protocol: str, unfit: tuple[str, ...]
+) -> None:
+    assert FormatSet(parsers).unfit(protocol) == unfit

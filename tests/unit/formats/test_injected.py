@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from epp.formats.injected import MOST_HELD, WithoutUsage, asking_usage, without_usage
+from epp.formats.injected import MOST_BYTES, MOST_HELD, WithoutUsage, asking_usage, without_usage
 from epp.sim import openai
 from epp.sim.asked import Asked
 from tests.support import build
@@ -74,6 +74,13 @@ def test_a_request_that_does_not_stream_or_of_another_api_is_left_alone() -> Non
 def test_a_body_that_cannot_be_read_is_left_alone() -> None:
     for body in (b"", b"[]", b'{"stream":true', b'{"n":"\xff"}', b"[" * 100_000):
         assert asking_usage(build.request(body=body, format="chat", streaming=True)) is None
+
+
+def test_a_very_large_request_is_left_alone() -> None:
+    for size, asks in ((MOST_BYTES, True), (MOST_BYTES + 1, False)):
+        body = b'{"stream":true}'.rjust(size)
+        found = asking_usage(build.request(body=body, format="chat", streaming=True))
+        assert (found is not None) is asks
 
 
 def test_a_byte_order_mark_stays() -> None:

@@ -161,7 +161,9 @@ class _Builder:
             return
         if name in building:
             circle = " -> ".join([*building[building.index(name) :], name])
-            raise ConfigError(f"plugins refer to each other in a circle: {circle}")
+            raise ConfigError(
+                f"plugins refer to each other in a circle: {circle} - at `{self._at(name)}`"
+            )
         spec, params = self._specs[name], self._params[name]
         class_: Any = self._parts.catalog.get(spec.type)
         for wanted in self._refs(name):
@@ -169,7 +171,8 @@ class _Builder:
                 near = difflib.get_close_matches(wanted, self._specs, 1)
                 hint = f", did you mean {near[0]!r}?" if near else ""
                 raise ConfigError(
-                    f"plugin {name!r} refers to {wanted!r}, which is not configured{hint}"
+                    f"plugin {name!r} refers to {wanted!r}, which is not configured{hint} "
+                    f"- at `{self._at(name)}`"
                 )
             self._build(wanted, [*building, name])
         carried = self._carried(spec)
@@ -185,7 +188,9 @@ class _Builder:
         except Exception as error:
             if class_.type not in self._parts.catalog.foreign:
                 raise
-            raise ConfigError(f"plugin {name!r}: {type(error).__name__}: {error}") from error
+            raise ConfigError(
+                f"plugin {name!r}: {type(error).__name__}: {error} - at `{self._at(name)}`"
+            ) from error
 
     def _carried(self, spec: PluginSpec) -> Any:
         """The instance of the previous pipeline, if it and all it refers to are the same."""
@@ -209,11 +214,13 @@ class _Builder:
         try:
             made = class_(params, tools)
         except ValueError as error:
-            raise ConfigError(f"plugin {name!r}: {error}") from error
+            raise ConfigError(f"plugin {name!r}: {error} - at `{self._at(name)}`") from error
         except Exception as error:
             if not foreign:
                 raise
-            raise ConfigError(f"plugin {name!r}: {type(error).__name__}: {error}") from error
+            raise ConfigError(
+                f"plugin {name!r}: {type(error).__name__}: {error} - at `{self._at(name)}`"
+            ) from error
         return guard(made, name, parts.clock, parts.on_fault) if foreign else made
 
     def assemble(self) -> Pipeline:
@@ -221,13 +228,18 @@ class _Builder:
         config, every = self._config, list(self._plugins.values())
         handlers = [n for n in self._plugins if "handler" in self._kinds(n)]
         if len(handlers) != 1:
-            raise ConfigError(f"one profile handler is needed, found {handlers or 'none'}")
+            raise ConfigError(
+                f"one profile handler is needed, found {handlers or 'none'} - at `$.plugins`"
+            )
         handler = self._plugins[handlers[0]]
         if (
             self._specs[handlers[0]].type == "single-profile-handler"
             and len(config.scheduling_profiles) > 1
         ):
-            raise ConfigError("single-profile-handler runs one profile, but several are configured")
+            raise ConfigError(
+                "single-profile-handler runs one profile, but several are configured "
+                "- at `$.schedulingProfiles`"
+            )
         profiles = {p.name: self._profile(p, i) for i, p in enumerate(config.scheduling_profiles)}
         self._check_profiles(handlers[0], profiles)
         observers = [each for each in every if isinstance(each, plugin.Observer)]
@@ -286,7 +298,7 @@ class _Builder:
             if name not in profiles:
                 raise ConfigError(
                     f"plugin {handler!r} runs profile {name!r}, which is not configured: there is "
-                    f"{', '.join(profiles)}"
+                    f"{', '.join(profiles)} - at `{self._at(handler)}`"
                 )
 
     def _profile(self, spec: ProfileSpec, index: int) -> Profile:
@@ -314,7 +326,10 @@ class _Builder:
                     f"does nothing there - at `{where}`"
                 )
         if len(pickers) != 1:
-            raise ConfigError(f"profile {spec.name!r} needs one picker, found {pickers or 'none'}")
+            raise ConfigError(
+                f"profile {spec.name!r} needs one picker, found {pickers or 'none'} "
+                f"- at `$.schedulingProfiles[{index}].plugins`"
+            )
         return Profile(spec.name, tuple(filters), tuple(scorers), self._plugins[pickers[0]])
 
     def _kinds(self, name: str) -> frozenset[str]:
@@ -323,24 +338,35 @@ class _Builder:
     def _parsers(self) -> Sequence[Any]:
         handler = self._config.request_handler
         names = [ref.plugin_ref for ref in handler.parsers] if handler else []
-        return [self._named(name, "parser") for name in names if name not in self._ignored]
+        return [
+            self._named(name, "parser", f"$.requestHandler.parsers[{i}].pluginRef")
+            for i, name in enumerate(names)
+            if name not in self._ignored
+        ]
 
     def _detector(self) -> plugin.SaturationDetector:
         flow = self._config.flow_control
         if flow is not None and flow.saturation_detector is not None:
             found: plugin.SaturationDetector = self._named(
-                flow.saturation_detector.plugin_ref, "detector"
+                flow.saturation_detector.plugin_ref,
+                "detector",
+                "$.flowControl.saturationDetector.pluginRef",
             )
             return found
         tools = plugin.Tools(self._parts.clock, self._parts.random, self._parts.ledger)
         return UtilizationDetector(UtilizationDetector.Params(), tools)
 
-    def _named(self, name: str, kind: str) -> Any:
+    def _named(self, name: str, kind: str, where: str) -> Any:
         if name not in self._plugins:
-            raise ConfigError(f"no plugin is named {name!r}, wanted as a {kind}")
+            raise ConfigError(f"no plugin is named {name!r}, wanted as a {kind} - at `{where}`")
         if kind not in self._kinds(name):
-            raise ConfigError(f"plugin {name!r} is no {kind}")
+            raise ConfigError(f"plugin {name!r} is no {kind} - at `{where}`")
         return self._plugins[name]
+
+    def _at(self, name: str) -> str:
+        """The place of a plugin's parameters."""
+        index = next(i for i, spec in enumerate(self._config.plugins) if spec.ref == name)
+        return f"$.plugins[{index}].parameters"
 
 
 def _having(every: Sequence[Any], protocol: Any) -> tuple[Any, ...]:

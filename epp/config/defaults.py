@@ -159,12 +159,16 @@ def _handler(config: Config, kinds: Kinds) -> Config:
     """Rule 3."""
     handlers = [spec.ref for spec in config.plugins if "handler" in kinds(spec.type)]
     if len(handlers) > 1:
-        raise ConfigError(f"more than one profile handler is configured: {', '.join(handlers)}")
+        raise ConfigError(
+            f"more than one profile handler is configured: {', '.join(handlers)} - at `$.plugins`"
+        )
     if handlers:
         return config
     if len(config.scheduling_profiles) > 1:
         names = ", ".join(profile.name for profile in config.scheduling_profiles)
-        raise ConfigError(f"profiles {names} need a profile handler that chooses among them")
+        raise ConfigError(
+            f"profiles {names} need a profile handler that chooses among them - at `$.plugins`"
+        )
     return _with(config, PluginSpec("single-profile-handler"))
 
 

@@ -196,6 +196,6 @@ def test_b193_a_handler_without_its_profile_does_not_wait_for_the_first_request(
     handler: str,
 ) -> None:
     text = f"plugins: [{{type: {handler}}}]\nschedulingProfiles: [{{name: other}}]"
-    said = r"runs profile 'decode', which is not configured: there is other$"
+    said = r"runs profile 'decode', which is not configured: there is other - at"
     with pytest.raises(ConfigError, match=said):
         configure(text, ANY_PARTS)

@@ -117,24 +117,27 @@ def test_a_plugin_is_given_the_instances_it_refers_to_though_they_come_later(
         ),
         pytest.param(
             "plugins: [{type: queue-scorer}]\nrequestHandler: {parsers: [{pluginRef: queue-scorer}]}",
-            "plugin 'queue-scorer' is no parser",
+            "plugin 'queue-scorer' is no parser - at `$.requestHandler.parsers[0].pluginRef`",
             id="wrong kind: parser",
         ),
         pytest.param(
             "plugins: [{type: queue-scorer}]\n"
             "flowControl: {saturationDetector: {pluginRef: queue-scorer}}",
-            "plugin 'queue-scorer' is no detector",
+            "plugin 'queue-scorer' is no detector - at "
+            "`$.flowControl.saturationDetector.pluginRef`",
             id="wrong kind: detector",
         ),
         pytest.param(
             "plugins: [{type: random-picker}, {type: max-score-picker}]",
-            "profile 'default' needs one picker, found ['random-picker', 'max-score-picker']",
+            "profile 'default' needs one picker, found ['random-picker', 'max-score-picker'] "
+            "- at `$.schedulingProfiles[0].plugins`",
             id="two pickers",
         ),
         pytest.param(
             "plugins: [{type: single-profile-handler}, {type: queue-scorer}]\n"
             "schedulingProfiles: [{name: a, plugins: []}, {name: b, plugins: []}]",
-            "single-profile-handler runs one profile, but several are configured",
+            "single-profile-handler runs one profile, but several are configured - at "
+            "`$.schedulingProfiles`",
             id="two profiles, one run",
         ),
         pytest.param(
@@ -160,20 +163,29 @@ def test_a_plugin_is_given_the_instances_it_refers_to_though_they_come_later(
             id="not supported",
         ),
         pytest.param(
-            counting(fail="value"), "plugin 'mine': fail must not be set", id="a constructor"
+            counting(fail="value"),
+            "plugin 'mine': fail must not be set - at `$.plugins[0].parameters`",
+            id="a constructor",
         ),
-        pytest.param(counting(fail="bug"), "plugin 'mine': KeyError: 'oops'", id="a bug"),
         pytest.param(
-            counting(fail="refs"), "plugin 'mine': RuntimeError: refs are broken", id="bad refs"
+            counting(fail="bug"),
+            "plugin 'mine': KeyError: 'oops' - at `$.plugins[0].parameters`",
+            id="a bug",
+        ),
+        pytest.param(
+            counting(fail="refs"),
+            "plugin 'mine': RuntimeError: refs are broken - at `$.plugins[0].parameters`",
+            id="bad refs",
         ),
         pytest.param(
             counting(helper="othr"),
-            "plugin 'mine' refers to 'othr', which is not configured, did you mean 'other'?",
+            "plugin 'mine' refers to 'othr', which is not configured, did you mean 'other'? "
+            "- at `$.plugins[0].parameters`",
             id="unknown reference of a plugin",
         ),
         pytest.param(
             counting(helper="mine"),
-            "plugins refer to each other in a circle: mine -> mine",
+            "plugins refer to each other in a circle: mine -> mine - at `$.plugins[0].parameters`",
             id="a circle",
         ),
     ],

@@ -119,14 +119,16 @@ def test_rule_3_a_configured_handler_stays_alone() -> None:
 
 
 def test_rule_3_two_profiles_need_a_handler() -> None:
-    assert refused(TWO) == "profiles a, b need a profile handler that chooses among them"
+    assert refused(TWO) == (
+        "profiles a, b need a profile handler that chooses among them - at `$.plugins`"
+    )
 
 
 def test_rule_3_two_handlers_are_refused() -> None:
     text = plugins("single-profile-handler", "header-profile-handler") + ONE.replace("queue-scorer", "single-profile-handler")  # fmt: skip
     assert refused(text) == (
         "more than one profile handler is configured: single-profile-handler, "
-        "header-profile-handler"
+        "header-profile-handler - at `$.plugins`"
     )
 
 

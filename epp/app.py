@@ -7,7 +7,6 @@ new pipeline beside the old one and swaps it in by one assignment; a bad file ch
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -20,7 +19,7 @@ import msgspec
 import uvloop
 from grpc import aio
 
-from epp import output
+from epp import garbage, output
 from epp.admin_port import admin_of
 from epp.aside.reader import AsideReader
 from epp.catalog import Catalog
@@ -51,9 +50,6 @@ from epp.telemetry.trace_settings import tracing_of
 SWEEP_SECONDS = 0.25  #: between looks at exchanges that nobody told the end of
 NOTICE_SECONDS = 1.0  #: not ready, but still serving, before the port closes
 HANDOVER_SECONDS = 5.0  #: the same for a leader: others try every 2.4 s, then are found to be ready
-GC_THRESHOLDS = (20_000, 20, 20)
-"""Allocations between collections: few objects of ours form cycles, and a full collection with
-a large index stops the loop for milliseconds."""
 
 log = logging.getLogger(__name__)
 
@@ -171,9 +167,7 @@ class App:
             ports = {"grpc": server.port, "health": health_port, "admin": admin.port}
             output.tell(msgspec.json.encode(ports).decode())  # who starts us reads it
             log.info("serving", extra={"fields": {**ports, "tls": options.secure_serving}})
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(*GC_THRESHOLDS)
+            garbage.settle()
             await stop.wait()
             log.info("draining", extra={"fields": {"streams": service.active}})
             health.drain()

@@ -18,6 +18,7 @@ import uvloop
 from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
+from epp import garbage
 from epp.clock import SystemClock
 from epp.exchange import Exchange
 from epp.feedback.access_log import METADATA, SERVICE, AccessLogs
@@ -61,6 +62,7 @@ async def cost(rate: int, seconds: float) -> Cost:
     await server.start()
     try:
         await _until(lambda: unseen.logs_connected > 0, START_SECONDS)
+        garbage.settle()  # as `epp serve` does
         cpu, began = time.process_time(), time.perf_counter()
         await _until(lambda: unseen.logs_connected == 0, seconds + END_SECONDS)
         cpu, took = time.process_time() - cpu, time.perf_counter() - began

@@ -23,7 +23,8 @@ SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 MOST = float(2**53)  #: numbers from here on are nobody's count
 METADATA = "epp"  #: dynamic metadata namespace that the lean gateway's filters write to
 
-_MEASURED = ("prompt_tokens", "completion_tokens", "cached_tokens", "first_chunk_ms")
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
+_MEASURED = (*_COUNTS, "first_chunk_ms")
 
 #: Begins the details of an answer whose status, such as 200, was sent before its body broke off.
 _BROKEN_OFF = "upstream_reset_after_response_started"
@@ -62,41 +63,50 @@ class AccessLogs:
 
 
 def read(logged: Any) -> Entry:
-    """Translate one ``HTTPAccessLogEntry``."""
+    """Translate one ``HTTPAccessLogEntry``. What is not there is not looked at: 5 us an entry."""
     common = logged.common_properties
     response = logged.response
     status = response.response_code.value or None
     address = common.upstream_remote_address.socket_address
+    flags = common.response_flags if common.HasField("response_flags") else None
     numbers = _numbers(common.metadata.filter_metadata)
     first, arrived = numbers.get("first_chunk_ms"), _seconds(common, "time_to_last_rx_byte") or 0.0
-    whole = _seconds(common, "duration")
+    whole, host = _seconds(common, "duration"), address.address
     return Entry(
         request_id=logged.request.request_id,
-        outcome=_outcome(status, response.response_code_details, common.response_flags),
+        outcome=_outcome(status, response.response_code_details, flags),
         status=status,
-        served=join_host_port(address.address, address.port_value) if address.address else "",
+        served=join_host_port(host, address.port_value) if host else "",
         response_bytes=response.response_body_bytes,
         usage=_usage(numbers),
         first_byte_seconds=None if first is None else max(first / 1000 - arrived, 0.0),
         seconds=None if whole is None else max(whole - arrived, 0.0),
         streamed="text/event-stream" in response.response_headers.get("content-type", ""),
         attempts=common.upstream_request_attempt_count or None,
-        flags=",".join(field.name for field, _ in common.response_flags.ListFields()),
+        flags="" if flags is None else ",".join(field.name for field, _ in flags.ListFields()),
     )
 
 
 def _outcome(status: int | None, details: str, flags: Any) -> Outcome:
-    if flags.downstream_connection_termination or flags.downstream_remote_reset or status is None:
+    if status is None or (flags is not None and _left(flags)):
         return Outcome.ABANDONED
-    cut = (
-        details.startswith(_BROKEN_OFF)
-        or flags.upstream_connection_termination
+    if status >= 400 or details.startswith(_BROKEN_OFF) or (flags is not None and _cut(flags)):
+        return Outcome.FAILED
+    return Outcome.COMPLETED
+
+
+def _left(flags: Any) -> bool:
+    return bool(flags.downstream_connection_termination or flags.downstream_remote_reset)
+
+
+def _cut(flags: Any) -> bool:
+    return bool(
+        flags.upstream_connection_termination
         or flags.upstream_remote_reset
         or flags.upstream_protocol_error
         or flags.stream_idle_timeout
         or flags.upstream_max_stream_duration_reached
     )
-    return Outcome.FAILED if cut or status >= 400 else Outcome.COMPLETED
 
 
 def _numbers(metadata: Any) -> Mapping[str, float]:
@@ -106,19 +116,23 @@ def _numbers(metadata: Any) -> Mapping[str, float]:
     fields = metadata[METADATA].fields
     found: dict[str, float] = {}
     for name in _MEASURED:
-        if name in fields:
+        if name in fields:  # asking for what is missing would add it
             value = fields[name]
-            if value.HasField("number_value") and 0 <= value.number_value < MOST:
-                found[name] = value.number_value
+            number = value.number_value  # 0.0 also where the value is no number
+            if 0 < number < MOST or (number == 0 and value.HasField("number_value")):
+                found[name] = number
     return found
 
 
 def _usage(numbers: Mapping[str, float]) -> Usage | None:
-    def count(key: str) -> int | None:
-        return int(numbers[key]) if key in numbers else None
-
-    usage = Usage(count("prompt_tokens"), count("completion_tokens"), count("cached_tokens"))
-    return None if usage == Usage() else usage
+    prompt, completion, cached = map(numbers.get, _COUNTS)
+    if prompt is None and completion is None and cached is None:
+        return None
+    return Usage(
+        None if prompt is None else int(prompt),
+        None if completion is None else int(completion),
+        None if cached is None else int(cached),
+    )
 
 
 def _seconds(common: Any, name: str) -> float | None:
@@ -126,4 +140,4 @@ def _seconds(common: Any, name: str) -> float | None:
     if not common.HasField(name):
         return None
     told = getattr(common, name)
-    return float(told.seconds + told.nanos * 1e-9)
+    return told.seconds + told.nanos * 1e-9  # type: ignore[no-any-return]

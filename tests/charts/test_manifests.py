@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 import yaml
 
+from epp.gateway.render import GatewayOptions
+from epp.gateway.render import render as render_gateway
 from epp.headers import CONTROL
 from tests.charts.derived.lean import FOLDER, PICKER, Lean
 from tests.support.chart import PROVIDERS, Objects, one, render
 from tests.support.manifests import check
 
 FILES = sorted(path.name for path in FOLDER.glob("*.yaml"))
-STOCK = [name for name in FILES if "lean" not in name]
+STOCK = [name for name in FILES if "lean" not in name and "many" not in name]
 _JSON_PATCHES = ("EnvoyPatchPolicy", "jsonPatches")
 POOL = {"matchLabels": {"app": "vllm-qwen3-32b"}}
 
@@ -51,6 +53,16 @@ def test_the_stock_manifest_is_what_the_chart_renders(name: str) -> None:
                 if "spec" in it and "/" in it["apiVersion"]}  # fmt: skip
     for each in read(name):
         assert rendered[each["kind"], each["metadata"]["name"]] == each["spec"]
+
+
+def test_istio_is_told_to_ask_for_what_a_gateway_of_many_pools_asks_for() -> None:
+    (patch,) = one(read("istio-many-pools.yaml"), "EnvoyFilter")["spec"]["configPatches"]
+    many = render_gateway(GatewayOptions(mode="stock", pools=("chat",)))
+    (listener,) = yaml.safe_load(many)["staticResources"]["listeners"]
+    manager = listener["filterChains"][0]["filters"][0]["typedConfig"]
+    picker = next(f for f in manager["httpFilters"] if f["name"] == patch["patch"]["value"]["name"])
+    asked = patch["patch"]["value"]["typedConfig"]["requestAttributes"]
+    assert asked == picker["typedConfig"]["requestAttributes"]
 
 
 def test_istio_gets_the_filter_the_log_and_the_clusters_of_the_lean_bootstrap() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from epp.cli import main
 from tests.support import http1
 from tests.support.backend import wanted
 from tests.support.stack import Stack
@@ -38,7 +39,7 @@ def ask(stack: Stack, request_id: str) -> http1.Answer:
 
 @pytest.mark.parametrize("mode", ["stock", "lean"])
 def test_a_request_can_be_explained_by_its_id_while_its_receipt_is_kept(
-    tmp_path: Path, mode: Any
+    tmp_path: Path, mode: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Stack(tmp_path, mode=mode, serve=("--receipts=3", "--decision-header")) as stack:
         answers = [ask(stack, f"r-{i}") for i in range(4)]
@@ -62,6 +63,11 @@ def test_a_request_can_be_explained_by_its_id_while_its_receipt_is_kept(
         assert (status, error) == (404, {"error": "no decision about r-0 is kept"})
         assert page(stack, "/debug/explain")[0] == 400
         assert page(stack, "/debug/decisions?limit=-1")[0] == 400
+        assert main(["explain", "r-3", f"--admin=http://127.0.0.1:{stack.ports.admin}"]) == 0
+        text = capsys.readouterr().out
+        assert text.startswith("request r-3  model m  format chat")
+        assert f"picked {told['picked']} by profile default" in text
+        assert "ended completed 200" in text
         said = answers[3].headers.get("x-epp-decision", "")
         assert said.startswith(f"picked={told['picked']}; candidates=2;" if mode == "stock" else "")
 
@@ -113,6 +119,8 @@ CHUNK = 'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
 STREAM = {"content-type": "text/event-stream"}
 JSON = {"content-type": "application/json"}
 LEAVES_EARLY, NEVER_ANSWERED, RETRIED = 6, 7, (8, 9)
+STREAMS = (0, 1)  #: whole ones, from the endpoint picked
+PARTS = ("remote_prefill_seconds", "queue_seconds", "prefill_seconds", "rest_seconds")
 
 
 def kind_of(i: int) -> int:
@@ -140,6 +148,12 @@ def answer_of(i: int) -> dict[str, Any]:
     ][kind_of(i)]  # fmt: skip
 
 
+def body_of(i: int) -> bytes:
+    """What is asked: a stream where one is answered."""
+    streams = kind_of(i) in (*STREAMS, LEAVES_EARLY, 8)
+    return BODY.replace(b'{"model"', b'{"stream":true,"model"') if streams else BODY
+
+
 def pause_of(i: int) -> float:
     """Seconds before each piece of answer ``i``."""
     return 0.004 * (1 + i % 7)
@@ -155,10 +169,12 @@ async def send(stack: Stack, i: int) -> str:
         "test-epp-endpoint-selection": dead if kind_of(i) in RETRIED else ",".join(alive),
     }
     if kind_of(i) not in (LEAVES_EARLY, NEVER_ANSWERED):
-        return server_of(stack, await http1.request(stack.port, "POST", CHAT, headers, BODY))
+        answer = await http1.request(stack.port, "POST", CHAT, headers, body_of(i))
+        return server_of(stack, answer)
     async with asyncio.timeout(30), http1.Connection(stack.port) as connection:
-        await connection.send_head("POST", CHAT, {**headers, "content-length": str(len(BODY))})
-        await connection.send(BODY)
+        length = str(len(body_of(i)))
+        await connection.send_head("POST", CHAT, {**headers, "content-length": length})
+        await connection.send(body_of(i))
         if kind_of(i) == NEVER_ANSWERED:
             await asyncio.sleep(0.3)  # long enough to have been forwarded
             return ""
@@ -258,3 +274,27 @@ def test_both_measure_the_same_times(both: Any) -> None:
     apart.sort()
     assert apart[len(apart) // 2] < CLOSE_SECONDS
     assert apart[len(apart) * 9 // 10] < BUSY_SECONDS
+
+
+def test_the_parts_of_a_first_byte_add_up_to_it_in_both_and_streams_are_split(both: Any) -> None:
+    split = {"stock": 0, "lean": 0}
+    for number, stock, lean in both:
+        for mode, record in (("stock", stock), ("lean", lean)):
+            parts = record["ended"]["ttft"]
+            if kind_of(number) == NEVER_ANSWERED:
+                assert parts is None
+                continue
+            assert min(value for value in parts.values() if value is not None) >= 0
+            whole = record["ended"]["ttft_seconds"]
+            assert parts["total_seconds"] == pytest.approx(whole, abs=2e-6)
+            measured = [parts[f"{name}_seconds"] for name in ("wait", "decision", "engine")]
+            assert sum(measured) == pytest.approx(parts["total_seconds"], abs=5e-6)
+            known = [parts[name] for name in PARTS if parts[name] is not None]
+            if kind_of(number) in STREAMS and record["expected_ttft"] is not None:
+                assert len(known) == 3, (number, record)
+                assert sum(known) == pytest.approx(parts["engine_seconds"], abs=5e-6)
+                split[mode] += 1
+            elif kind_of(number) != LEAVES_EARLY:
+                assert not known, (number, record)
+    # All but those that were picked before the first stream had ended.
+    assert min(split.values()) > COUNT * len(STREAMS) // KINDS - 2 * AT_ONCE

@@ -134,7 +134,12 @@ class Kept:
                             {"scorer": "prefix-cache-scorer", "weight": 3}],
                 "endpoints": [endpoint],
             }],
-            "ended": {"outcome": "completed", "status": 200},
+            "expected_ttft": {"total_seconds": 0.82},
+            "ended": {"outcome": "completed", "status": 200, "ttft_seconds": 1.02, "ttft": {
+                "total_seconds": 1.02, "wait_seconds": 0.0, "decision_seconds": 0.00036,
+                "remote_prefill_seconds": None, "queue_seconds": 0.3, "prefill_seconds": 0.5,
+                "rest_seconds": 0.21964,
+            }},
         }][:limit]  # fmt: skip
 
     def find(self, request_id: str) -> None:
@@ -145,12 +150,14 @@ def test_the_last_decisions_are_shown_with_their_reasons(tmp_path: Path) -> None
     async def step(page: Page, pool: Pool) -> None:
         await page.until("!document.querySelector('#decisions').hidden")
         cells = "document.querySelectorAll('#decisions tbody td')"
+        parts = "wait 0.00 ms, decision 0.36 ms, queue 300 ms, prefill 500 ms, rest 220 ms"
         assert await page.value(f"[...{cells}].map((cell) => cell.innerText)") == [
             "2.0 s ago\nr-1",
             "10.0.0.0:8000\nllama",
             "default: one of 3, queue 0.50 × 2, prefix-cache – × 3, lora-filter removed 2",
             "– of 3,200",
             "0.36 ms",
+            f"1.02 s, expected 820 ms\n{parts}",
             "completed 200",
         ]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import random
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +13,10 @@ from epp import plugin
 from epp.catalog import NOT_YET, Catalog, kinds_of, stability
 from epp.clock import Clock
 from epp.config.defaults import PRODUCER_NAME
+from epp.config.hints import with_hint
 from epp.config.load import Loaded, explained, load
 from epp.config.schema import Config, PluginSpec, ProfileSpec
+from epp.data_layer import check_data_layer
 from epp.errors import ConfigError
 from epp.flow.gate import Gate
 from epp.flow.saturation import UtilizationDetector
@@ -242,6 +243,9 @@ class _Builder:
             )
         profiles = {p.name: self._profile(p, i) for i, p in enumerate(config.scheduling_profiles)}
         self._check_profiles(handlers[0], profiles)
+        if config.data_layer is not None:
+            types = {name: spec.type for name, spec in self._specs.items()}
+            check_data_layer(config.data_layer, types, self._parts.catalog.kinds)
         observers = [each for each in every if isinstance(each, plugin.Observer)]
         return Pipeline(
             formats=self._formats(),
@@ -373,25 +377,12 @@ def _having(every: Sequence[Any], protocol: Any) -> tuple[Any, ...]:
     return tuple(each for each in every if isinstance(each, protocol))
 
 
-_AT = re.compile(r" - at `\$(.*)`$")
-_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
-
-
 def _convert(parameters: Mapping[str, Any], params: Any, where: str) -> Any:
     """Decode a plugin's parameters strictly; errors carry the whole path."""
     try:
         return msgspec.convert(parameters, params, strict=True)
     except msgspec.ValidationError as error:
-        said = str(error)
-        at = _AT.search(said)
-        inner = at[1] if at else ""
-        said = _AT.sub("", said)
-        unknown = _UNKNOWN.search(said)
-        if unknown and hasattr(params, "__struct_encode_fields__"):
-            near = difflib.get_close_matches(unknown[1], params.__struct_encode_fields__, 1)
-            if near:
-                said += f", did you mean `{near[0]}`?"
-        raise ConfigError(f"{said} - at `{where}.parameters{inner}`") from error
+        raise ConfigError(with_hint(str(error), params, where=f"{where}.parameters")) from error
 
 
 Kinds = Callable[[str], frozenset[str]]

@@ -216,6 +216,22 @@ class DcgmExtractor(Dcgm):
     type: ClassVar[str] = "dcgm-extractor"
 
 
+SOURCE_TYPES = frozenset(
+    {
+        MetricsDataSource.type,
+        ModelsDataSource.type,
+        EndpointNotificationSource.type,
+        K8sNotificationSource.type,
+        Dcgm.type,
+    }
+)
+"""What ``dataLayer.sources`` may name."""
+EXTRACTOR_TYPES = frozenset(
+    {CoreMetricsExtractor.type, ModelsDataExtractor.type, DcgmExtractor.type}
+)
+"""What reads a source and does nothing else."""
+DISCOVERY_TYPES = frozenset({FileDiscovery.type})  #: what ``dataLayer.discovery`` may name
+
 SOURCES: tuple[type[Any], ...] = (
     MetricsDataSource,
     CoreMetricsExtractor,

@@ -7,8 +7,6 @@ YAML or JSON (`decode`) -> today's spelling (`dialects`) -> types (`schema`) -> 
 from __future__ import annotations
 
 import difflib
-import re
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,11 +15,9 @@ import msgspec
 from epp.config import dialects
 from epp.config.decode import decode
 from epp.config.defaults import POLICIES, Kinds, normalise
+from epp.config.hints import with_hint
 from epp.config.schema import API_VERSION, KIND, Band, BandTemplate, Config, FlowControl
 from epp.errors import ConfigError
-
-_AT = re.compile(r" - at `(.*)`$")
-_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -77,37 +73,7 @@ def _typed(raw: Mapping[str, Any]) -> Config:
     try:
         return msgspec.convert(raw, Config)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise ConfigError(_with_hint(str(error))) from error
-
-
-def _with_hint(said: str) -> str:
-    """Add the nearest known field to a message about an unknown one."""
-    at, unknown = _AT.search(said), _UNKNOWN.search(said)
-    if unknown is None:
-        return said
-    path = at[1] if at else "$"
-    near = difflib.get_close_matches(unknown[1], _fields_at(path), 1)
-    hint = f", did you mean `{near[0]}`?" if near else ""
-    return f"{_AT.sub('', said)}{hint} - at `{path}`"
-
-
-def _fields_at(path: str) -> Sequence[str]:
-    """The field names that are known at a path such as ``$.plugins[0]``."""
-    here: Any = Config
-    for step in re.findall(r"\.(\w+)", path):
-        known = {field.encode_name: field.type for field in msgspec.structs.fields(here)}
-        here = _struct_in(known.get(step))
-        if here is None:
-            return ()
-    return typing.cast("Sequence[str]", here.__struct_encode_fields__)
-
-
-def _struct_in(hint: Any) -> Any:
-    """The struct inside ``tuple[X, ...]`` or ``X | None``."""
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return hint
-    found = (_struct_in(part) for part in typing.get_args(hint))
-    return next((each for each in found if each is not None), None)
+        raise ConfigError(with_hint(str(error), Config)) from error
 
 
 def _check_names(config: Config) -> None:

@@ -128,6 +128,49 @@ def test_a_plugin_is_given_the_instances_it_refers_to_though_they_come_later(
             id="wrong kind: detector",
         ),
         pytest.param(
+            "plugins: [{type: queue-scorer}]\ndataLayer: {sources: [{pluginRef: queue-scorer}]}",
+            "plugin 'queue-scorer' is no data source - at `$.dataLayer.sources[0].pluginRef`",
+            id="wrong kind: source",
+        ),
+        pytest.param(
+            "plugins: [{type: metrics-data-source}, {type: random-picker}]\n"
+            "dataLayer: {sources: [{pluginRef: metrics-data-source, "
+            "extractors: [{pluginRef: random-picker}]}]}",
+            "plugin 'random-picker' is no extractor - at "
+            "`$.dataLayer.sources[0].extractors[0].pluginRef`",
+            id="wrong kind: extractor",
+        ),
+        pytest.param(
+            "plugins: [{type: metrics-data-source}]\n"
+            "dataLayer: {discovery: {pluginRef: metrics-data-source}}",
+            "plugin 'metrics-data-source' is no discovery - at `$.dataLayer.discovery.pluginRef`",
+            id="wrong kind: discovery",
+        ),
+        pytest.param(
+            "plugins: [{type: core-metrics-extractor, parameters: "
+            "{engineConfigs: [{name: a, queuedRequestSpec: q}]}}]",
+            "Object contains unknown field `queuedRequestSpec`, did you mean "
+            "`queuedRequestsSpec`? - at `$.plugins[0].parameters.engineConfigs[0]`",
+            id="misspelt in a list",
+        ),
+        pytest.param(
+            "plugins: [{type: disagg-profile-handler, parameters: {profiles: {decod: x}}}]\n"
+            "schedulingProfiles: [{name: decode}]",
+            "Object contains unknown field `decod`, did you mean `decode`? - at "
+            "`$.plugins[0].parameters.profiles`",
+            id="misspelt in a block",
+        ),
+        pytest.param(
+            "flowControl: {maxBytes: 1GB}",
+            "Expected a quantity such as `1Gi` - at `$.flowControl.maxBytes`",
+            id="a quantity",
+        ),
+        pytest.param(
+            "flowControl: {defaultRequestTTL: 1d}",
+            "Expected a duration such as `30s` - at `$.flowControl.defaultRequestTTL`",
+            id="a duration",
+        ),
+        pytest.param(
             "plugins: [{type: random-picker}, {type: max-score-picker}]",
             "profile 'default' needs one picker, found ['random-picker', 'max-score-picker'] "
             "- at `$.schedulingProfiles[0].plugins`",

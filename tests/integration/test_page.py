@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from epp.asking import Admin
 from epp.clock import SystemClock
 from epp.ledger import Ledger
 from epp.model import Ending, Outcome
@@ -20,7 +21,7 @@ from epp.page.board import Board
 from epp.pool import Pool
 from epp.telemetry.admin import AdminPages, AdminServer
 from epp.telemetry.metrics import Metrics
-from epp.top import Answer, ask
+from epp.top import Answer, fetch
 from tests.support import build
 from tests.support.serving import Serving, with_engines
 
@@ -253,7 +254,7 @@ def test_what_the_first_byte_waited_for_is_shown() -> None:
 def test_a_running_picker_shows_its_engines(tmp_path: Path) -> None:
     async def step(picker: Serving) -> None:
         for _ in range(200):
-            answer = await asyncio.to_thread(ask, f"127.0.0.1:{picker.ports.admin}")
+            answer = await asyncio.to_thread(fetch, Admin(url=f"127.0.0.1:{picker.ports.admin}"))
             pods = answer.table()
             if all(pod["state"] == "ready" for pod in pods):
                 break

@@ -1,0 +1,104 @@
+"""``--inject-usage`` with simulated engines: answers as they come from them, tokens known anyway.
+
+One picker behind two Envoys, stock and lean. What a client sees is compared with what the engine
+itself answers to the same request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from epp import fleet
+from epp.gateway.options import GatewayOptions
+from tests.support import http1
+
+pytestmark = pytest.mark.e2e
+
+ASKED = {"stream_options": {"include_usage": True}}
+#: Path, more fields, and whether the picker knows the tokens.
+REQUESTS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "chat": ("/v1/chat/completions", {"stream": True}, True),
+    "completions": ("/v1/completions", {"stream": True, "stream_options": None}, True),
+    "asked": ("/v1/chat/completions", {"stream": True, **ASKED}, True),
+    "several": ("/v1/chat/completions", {"stream": True, "n": 2}, False),
+    "whole": ("/v1/completions", {}, True),
+    "refused": ("/v1/completions", {"stream": True, "max_tokens": -1}, False),
+}
+
+
+class Running(msgspec.Struct):
+    """Ports of all parts."""
+
+    engine: int
+    stock: int
+    lean: int
+    admin: int
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Running]:
+    async with (
+        fleet.engines(1, folder, "--models=sim", "--speed=20") as engines,
+        fleet.picker(engines, folder, "--inject-usage") as picker,
+        fleet.gateway(_options("stock", picker), folder) as stock,
+        fleet.gateway(_options("lean", picker), folder) as lean,
+    ):
+        engine = int(engines[0].rpartition(":")[2])
+        yield Running(engine, stock.port, lean.port, picker.ports.admin)
+
+
+def _options(mode: Any, picker: fleet.Picker) -> GatewayOptions:
+    return GatewayOptions(mode=mode, picker_port=picker.ports.grpc, picker_tls=False)
+
+
+async def ask(port: int, kind: str) -> http1.Answer:
+    path, fields, _ = REQUESTS[kind]
+    text = "one two three " * 40
+    prompt = {"messages": [{"role": "user", "content": text}], "prompt": text}
+    body = json.dumps({"model": "sim", "max_tokens": 20, "ignore_eos": True, **prompt, **fields})
+    headers = {"content-type": "application/json", "x-request-id": f"r-{kind}"}
+    answer = await http1.request(port, "POST", path, headers, body.encode())
+    # The same request, but not in the same second.
+    answer.body = re.sub(rb'"created":\d+', b'"created":0', answer.body)
+    return answer
+
+
+def tokens(admin: int, kind: str) -> tuple[Any, ...]:
+    """What the picker knows: tokens of the prompt, those of them that were cached, of the answer."""
+    address = f"http://127.0.0.1:{admin}/debug/explain?request_id=r-{kind}"
+    with urllib.request.urlopen(address) as page:
+        ended = json.load(page)["ended"]
+    return ended["prompt_tokens"], ended["cached_tokens"], ended["completion_tokens"]
+
+
+def test_answers_are_the_engine_s_and_the_picker_knows_their_tokens(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as ports:
+            await ask(ports.engine, "chat")
+            await ask(ports.engine, "completions")
+            for kind, (_, _, knows) in REQUESTS.items():
+                own, lean, stock = [
+                    await ask(port, kind) for port in (ports.engine, ports.lean, ports.stock)
+                ]
+                assert (lean.status, lean.body) == (own.status, own.body), kind
+                assert (stock.status, stock.body) == (own.status, own.body), kind
+                prompt, cached, output = await asyncio.to_thread(tokens, ports.admin, kind)
+                if knows:
+                    assert output == 20
+                    assert prompt > cached > prompt / 2, kind
+                else:
+                    assert (prompt, cached, output) == (None, None, None)
+
+    asyncio.run(main())
+    log = (tmp_path / "picker.log").read_text()
+    assert log.count("--inject-usage") == 1, "of the lean gateway it says once that it cannot"

@@ -282,7 +282,8 @@ def serve_options(parsed: argparse.Namespace) -> ServeOptions:
 
 
 def _zap_level(level: str) -> int:
-    named = {"debug": 4, "info": 2, "warn": 1, "error": 0, "panic": 0}
+    errors_only = dict.fromkeys(("error", "dpanic", "panic", "fatal"), -1)
+    named = {"debug": 4, "info": 2, "warn": 1, **errors_only}
     if level in named:
         return named[level]
     return abs(int(level)) if re.fullmatch(r"-?\d+", level) else 2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from epp.cli import _kebab, _parser, main, serve_options
 from epp.go_flags import IGNORED
 from epp.options import ServeOptions
+from epp.telemetry.log import level_of
 
 
 def options(*flags: str) -> ServeOptions:
@@ -94,3 +97,15 @@ def test_a_limit_of_no_bytes_is_refused(flag: str, capsys: pytest.CaptureFixture
         main(["serve", "--endpoints=127.0.0.1:1", f"{flag}=0"])
     assert ended.value.code == 2
     assert "at least 1 byte" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"),
+    [
+        ("debug", logging.DEBUG), ("5", logging.DEBUG), ("info", logging.INFO),
+        ("2", logging.INFO), ("warn", logging.WARNING), ("error", logging.ERROR),
+        ("panic", logging.ERROR), ("fatal", logging.ERROR),
+    ],
+)  # fmt: skip
+def test_a_level_of_zap_shows_what_it_did_there(level: str, shown: int) -> None:
+    assert level_of(options(f"--zap-log-level={level}").verbosity) == shown

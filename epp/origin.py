@@ -20,6 +20,7 @@ from epp.collect.parse.engines import Engines
 from epp.collect.parse.inference_pools import PoolSpec, parse_ports
 from epp.collect.scrape import ScrapeSettings
 from epp.collect.sources import (
+    LEAST_INTERVAL,
     SOURCES,
     CoreMetricsExtractor,
     EngineConfig,
@@ -36,8 +37,7 @@ from epp.pipeline import Pipeline
 from epp.pool import Pool
 from epp.rules import RuleBook
 
-LEAST_INTERVAL = 0.01  #: seconds between two scrapes of a loaded endpoint
-IDLE_INTERVAL = 0.5  #: of an idle one
+IDLE_INTERVAL = 0.5  #: seconds between two scrapes of an idle endpoint
 
 log = logging.getLogger(__name__)
 

@@ -290,3 +290,9 @@ def listening(picker: Served, port: str) -> list[str]:
         if number == wanted and line.split()[3] == "0A":
             found.append(".".join(str(byte) for byte in reversed(bytes.fromhex(address))))
     return found
+
+
+@pytest.mark.parametrize(("told", "used"), [(0.01, 0.05), (0.05, 0.05), (0.3, 0.3)])
+def test_an_interval_below_50_ms_is_raised_to_it(told: float, used: float) -> None:
+    settings, _ = scraping_of(ServeOptions(refresh_metrics_interval=told), ())
+    assert settings.pace.fast == used

@@ -154,7 +154,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
         return max(self.prompt_tokens - held, 0)
 
 
-class Speed(msgspec.Struct, frozen=True):
+class Speed(msgspec.Struct, frozen=True, gc=False):
     """How soon an endpoint's first bytes come, as learned from streamed answers."""
 
     per_token: float  #: seconds for each uncached prompt token, > 0
@@ -162,7 +162,7 @@ class Speed(msgspec.Struct, frozen=True):
     answers: int  #: of this endpoint that taught it; 0: those of others only
 
 
-class Expected(msgspec.Struct, frozen=True):
+class Expected(msgspec.Struct, frozen=True, gc=False):
     """What was known at the pick of the work before a first byte; see `epp.ttft`.
 
     Tokens are uncached prompt tokens, as estimated here, of the endpoint that computes the prompt.

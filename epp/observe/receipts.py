@@ -87,7 +87,6 @@ class Receipts:
         receipt = self._open.pop(id(pick), None)
         if receipt is not None:
             receipt.ending = ending
-            receipt.measured = measured_parts(request, pick, ending)
 
     def last(self, limit: int) -> list[Shown]:
         """Return the last ``limit`` decisions, the newest first."""
@@ -128,7 +127,6 @@ class _Receipt(msgspec.Struct, gc=False):
     runs: tuple[_Run, ...]
     expected: Expected | None
     ending: Ending | None = None
-    measured: Parts | None = None  #: of the time to the first byte
 
     def predicted(self) -> int | None:
         """Prompt tokens believed to be cached where it went; None if nothing was known."""
@@ -142,6 +140,15 @@ class _Receipt(msgspec.Struct, gc=False):
         return expected_parts(
             self.expected, wait=self.waited, decision=self._decision(), elsewhere=bool(self.prefill)
         )
+
+    def measured_ttft(self, ending: Ending) -> Parts | None:
+        """What its first byte waited for: put together again here, since few are ever shown."""
+        request = InferenceRequest(
+            self.id, {}, b"", prompt_tokens=self.prompt_tokens, arrived_at=self.arrived_at,
+            waited=self.waited,
+        )  # fmt: skip
+        pick = Pick(self.chosen, prefill=self.prefill, expected=self.expected)
+        return measured_parts(request, pick, ending)
 
     def summary(self) -> str:
         """One line, fit for a header."""
@@ -203,7 +210,7 @@ class _Receipt(msgspec.Struct, gc=False):
             "attempts": ending.attempts,
             "flags": ending.flags,
             "ttft_seconds": None if first is None else round(first - self.arrived_at, 6),
-            "ttft": _parts(self.measured),
+            "ttft": _parts(self.measured_ttft(ending)),
             "duration_seconds": round(ending.at - self.arrived_at, 6),
             "streamed": ending.streamed,
             "response_bytes": ending.response_bytes,

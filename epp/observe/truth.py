@@ -9,7 +9,7 @@ from __future__ import annotations
 from epp.model import ROLE, Ending, Endpoint, InferenceRequest, Pick
 from epp.prefix.truth import prediction
 from epp.telemetry.truth import Truth
-from epp.ttft.parts import expected_parts, foreseen, measured_parts
+from epp.ttft.parts import expected_seconds, measured_parts
 
 
 class TruthObserver:
@@ -38,17 +38,14 @@ class TruthObserver:
         if measured is None:
             return
         self._truth.first_byte(measured, priority=request.priority, streamed=ending.streamed)
-        expected = expected_parts(
-            foreseen(pick, ending),
-            wait=measured.wait,
-            decision=measured.decision,
-            elsewhere=pick.prefill is not None,
+        expected = pick.expected
+        if measured.rest is None or expected is None or expected.speed is None:
+            return  # nothing was foreseen of this answer
+        seconds = expected_seconds(expected, expected.speed)
+        computing = pick.prefill or pick.endpoints[0]
+        self._truth.foreseen(
+            seconds, measured, priority=request.priority, role=computing.labels.get(ROLE, "")
         )
-        if expected is not None:
-            computing = pick.prefill or pick.endpoints[0]
-            self._truth.foreseen(
-                expected, measured, priority=request.priority, role=computing.labels.get(ROLE, "")
-            )
 
 
 def why_unknown(request: InferenceRequest) -> str:

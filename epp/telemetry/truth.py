@@ -36,16 +36,18 @@ class Truth:
                 key = (name, priority, streamed)
                 (self._parts.get(key) or self._new_part(*key)).observe(seconds)
 
-    def foreseen(self, expected: Parts, measured: Parts, *, priority: int, role: str) -> None:
+    def foreseen(self, expected: float, measured: Parts, *, priority: int, role: str) -> None:
         """Compare what was expected of a first byte with what came.
 
-        ``role`` is the label of the endpoint that computed the prompt, "" without one.
+        ``expected`` seconds of `Parts.engine`; ``role`` is the label of the endpoint that computed
+        the prompt, "" without one.
         """
-        whole = self._store["epp_ttft_expected_seconds"]
-        whole.histogram(self._priorities(str(priority))).observe(expected.total)
-        if expected.engine > 0.0:
+        key = ("expected", priority, True)
+        whole = self._parts.get(key) or self._new_part(*key)
+        whole.observe(measured.wait + measured.decision + expected)
+        if expected > 0.0:
             ratios = self._store["epp_ttft_error_ratio"].histogram(self._roles(role))
-            ratios.observe(measured.engine / expected.engine)
+            ratios.observe(measured.engine / expected)
 
     def predicted(self, endpoint: Endpoint, *, predicted: int, cached: int) -> None:
         """An engine told how many tokens of a prompt it found cached."""
@@ -68,7 +70,7 @@ class Truth:
         if name in _MEASURED:
             labels = (*labels, "true" if streamed else "false")
         made = self._store[f"epp_ttft_{name}_seconds"].histogram(*labels)
-        if len(self._parts) < MOST_CLASSES * len(_STREAMED):
+        if len(self._parts) < MOST_CLASSES * (len(_STREAMED) + 1):
             self._parts[(name, priority, streamed)] = made
         return made
 

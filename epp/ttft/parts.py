@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import msgspec
 
-from epp.model import Ending, Expected, InferenceRequest, Pick
+from epp.model import Ending, Expected, InferenceRequest, Pick, Speed
 
 
-class Parts(msgspec.Struct, frozen=True):
+class Parts(msgspec.Struct, frozen=True, gc=False):
     """Seconds, none below 0. The known parts of `engine` add up to it: all of them or none."""
 
     wait: float
@@ -52,9 +52,15 @@ def expected_parts(
     """
     if expected is None or expected.speed is None:
         return None
-    speed = expected.speed
-    own, ahead = speed.per_token * expected.uncached, speed.per_token * expected.queued
-    return _parts(wait, decision, own + ahead + speed.rest, (own, ahead, elsewhere))
+    own, ahead = (expected.speed.per_token * each for each in (expected.uncached, expected.queued))
+    return _parts(
+        wait, decision, expected_seconds(expected, expected.speed), (own, ahead, elsewhere)
+    )
+
+
+def expected_seconds(expected: Expected, speed: Speed) -> float:
+    """Return what is expected of `Parts.engine`."""
+    return speed.per_token * (expected.queued + expected.uncached) + speed.rest
 
 
 def measured_parts(request: InferenceRequest, pick: Pick, ending: Ending) -> Parts | None:

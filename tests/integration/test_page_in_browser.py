@@ -11,7 +11,8 @@ import msgspec
 
 from epp.clock import SystemClock
 from epp.ledger import Ledger
-from epp.model import Endpoint, EndpointId
+from epp.model import Ending, Endpoint, EndpointId, Outcome
+from epp.observe.truth import TruthObserver
 from epp.page.board import Board
 from epp.pool import Pool
 from epp.telemetry.admin import AdminPages, AdminServer
@@ -37,13 +38,22 @@ def pods(count: int) -> list[Endpoint]:
     ]
 
 
-def look(folder: Path, endpoints: list[Endpoint], step: Look, decisions: Any = None) -> None:
+def look(
+    folder: Path,
+    endpoints: list[Endpoint],
+    step: Look,
+    decisions: Any = None,
+    happened: Callable[[Metrics], None] = lambda _: None,
+) -> None:
     async def main() -> None:
         metrics, pool, ledger = Metrics(process=False), Pool("llama"), Ledger()
         for endpoint in endpoints:
             pool.put(endpoint)
         board = Board(pool, ledger, metrics.store, SystemClock())
         ledger.reserve(endpoints[0], 700)
+        board.take()
+        happened(metrics)
+        board.take()
         pages = AdminPages(
             lambda: True, dict, pool.snapshot, dict, live=board.answer, decisions=decisions
         )
@@ -71,10 +81,24 @@ def test_it_shows_pods_and_a_dash_for_what_is_not_measured(tmp_path: Path) -> No
         assert await page.text("#pool") == "llama"
         assert await page.text("#hits") == "not measured"
         assert await page.text("#ttft") == "not measured"
+        assert await page.text("#ttft-parts") == ""
         assert await page.text("#flight") == "1"
         assert await page.text("#states") == "2 ready, 1 draining, 1 stale"
 
     look(tmp_path, pods(4), step)
+
+
+def test_it_shows_where_the_time_to_the_first_byte_went(tmp_path: Path) -> None:
+    def happened(metrics: Metrics) -> None:
+        ending = Ending(Outcome.COMPLETED, 20.0, picked_at=10.75, first_byte_at=10.8, streamed=True)
+        request = build.request(arrived_at=10.0, waited=0.25)
+        TruthObserver(metrics.truth).ended(request, build.pick("pod-0"), ending)
+
+    async def step(page: Page, pool: Pool) -> None:
+        parts = "document.querySelector('#ttft-parts').innerText"
+        await page.until(f"{parts} === 'mean: wait 250 ms, picker 500 ms, engine 50 ms'")
+
+    look(tmp_path, pods(1), step, happened=happened)
 
 
 def test_it_follows_what_changes(tmp_path: Path) -> None:

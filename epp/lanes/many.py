@@ -150,9 +150,15 @@ class Many:
             return
         self._default = default
         self._metrics.reloaded(ok=True)
-        for name, lane in self.lanes.items():
-            if self._configs[name] == NONE:
+        if self._group is not None:
+            self._group.create_task(self._reload_each(why), name="reload")
+
+    async def _reload_each(self, why: str) -> None:
+        """Each pool in a turn of its own: requests for the others must not wait for all."""
+        for name, lane in list(self.lanes.items()):
+            if self._configs.get(name) == NONE and self.lanes.get(name) is lane:
                 self._reload(name, lane, why)
+                await asyncio.sleep(0)
 
     def _lane(self, name: str, config: Config) -> Lane:
         try:

@@ -173,7 +173,8 @@ class AdminServer:
         return web.Response(text="\n".join(["epp", *paths, *pools, ""]))
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
-        self._metrics.refresh()
+        for _ in self._metrics.refreshing():
+            await asyncio.sleep(0)
         accept = request.headers.get("Accept", "")
         async with self._rendering:  # one page at a time: it is big, and threads share the CPU
             page, content_type = await asyncio.to_thread(self._metrics.render, accept)

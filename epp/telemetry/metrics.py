@@ -9,7 +9,7 @@ Hot path: all verbs of one request together take about 6 us.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -255,13 +255,19 @@ class Metrics:
         """Write gauge ``name`` from what ``value`` says at each reading; see `Store.live`."""
         self.store.live(name, value)
 
-    def refresh(self) -> None:
-        """Read the live gauges: on the event loop, before `render`. 4 ms for 1000 endpoints."""
+    def refreshing(self) -> Iterator[None]:
+        """Do what `refresh` does, in pieces: others may have a turn between two."""
         self.store.refresh()
         pools = self._pools()
         for metrics in pools.values():
+            yield
             metrics.refresh()
         self._merged.pools = {name: metrics.store for name, metrics in pools.items()}
+
+    def refresh(self) -> None:
+        """Read the live gauges: on the event loop, before `render`. 4 ms for 1000 endpoints."""
+        for _ in self.refreshing():
+            pass
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Return the page and its content type; may run in another thread."""

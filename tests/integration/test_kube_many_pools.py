@@ -66,25 +66,35 @@ async def is_ready(picker: Serving) -> bool:
     return await picker.health("readiness") == SERVING
 
 
-async def ask(
-    gateway: Gateway, *, cluster: str = "", call: str = "", headers: dict[str, str] | None = None
-) -> str | tuple[int, str]:
-    """The destination of one whole exchange, or the status and the message of a refusal."""
+def head(cluster: str, headers: dict[str, str] | None = None, *, ends: bool = False) -> Any:
     given = {"content-type": "application/json", "x-request-id": "r-1", **(headers or {})}
-    head = ext_proc.request_head(given)
+    message = ext_proc.request_head(given, ends=ends)
     if cluster:
-        head.attributes[FILTER].fields["xds.cluster_name"].string_value = cluster
+        message.attributes[FILTER].fields["xds.cluster_name"].string_value = cluster
+    return message
+
+
+async def ask(gateway: Gateway, *, cluster: str = "", call: str = "") -> str:
+    """The destination of one whole exchange, and the model if it is another one."""
+    body = b'{"model": "public", "prompt": "x"}'
     async with gateway.stream([("epp-pool", call)] if call else ()) as stream:
-        body = b'{"model": "public", "prompt": "x"}'
-        await stream.send(head, ext_proc.request_body(body, ends=True))
-        first = await stream.read()
-        if first.WhichOneof("response") == "immediate_response":
-            said = first.immediate_response
-            return said.status.code, json.loads(said.body)["error"]["message"]
+        await stream.send(head(cluster), ext_proc.request_body(body, ends=True))
+        destination = ext_proc.destination(await stream.read())
         sent = (await stream.read()).request_body.response.body_mutation.streamed_response.body
         await answer(stream)
-    destination = ext_proc.destination(first)
     return destination if sent == body else f"{destination} as {json.loads(sent)['model']}"
+
+
+async def refusal(
+    gateway: Gateway, *, cluster: str = "", headers: dict[str, str] | None = None
+) -> tuple[int, str]:
+    """The status and the message that a request is refused with at its head; 0 if it is not."""
+    async with gateway.stream() as stream:
+        await stream.send(head(cluster, headers, ends=True))
+        said = (await stream.read()).immediate_response
+    if not said.body:
+        return 0, ""
+    return said.status.code, json.loads(said.body)["error"]["message"]
 
 
 @pytest.fixture(autouse=True)
@@ -153,9 +163,9 @@ def test_a_request_of_no_known_pool_is_refused_and_counted(tmp_path: Path) -> No
             put_pools(kube)
             async with picking(tmp_path, kube) as picker:
                 gateway = picker.gateway
-                status, said = await ask(gateway, cluster="outbound|80||x.default.svc")
+                status, said = await refusal(gateway, cluster="outbound|80||x.default.svc")
                 assert status == 404 and "'outbound|80||x.default.svc'" in said
-                status, said = await ask(gateway, headers={"epp-pool": "chat"})
+                status, said = await refusal(gateway, headers={"epp-pool": "chat"})
                 assert status == 503 and "xds.cluster_name" in said
                 refused = 'epp_refused_requests_total{{reason="{}",status="{}"}}'
                 assert await picker.metric(refused.format("rejected-unknown-pool", 404)) == 1.0
@@ -174,7 +184,7 @@ def test_pools_come_and_go_and_take_what_is_known_of_them_along(tmp_path: Path) 
                 kube.remove(POOLS, "chat")
 
                 async def gone() -> bool:
-                    return (await ask(gateway, cluster="chat"))[0] == 404
+                    return (await refusal(gateway, cluster="chat"))[0] == 404
 
                 await eventually(gone)
                 page = (await picker.get("/metrics"))[1]
@@ -184,9 +194,10 @@ def test_pools_come_and_go_and_take_what_is_known_of_them_along(tmp_path: Path) 
                 kube.put(POOLS, inference_pool("third", labels=CHAT, ports=(8001,)))
 
                 async def came() -> bool:
-                    return await ask(gateway, cluster="third") == "127.0.0.2:8001"
+                    return (await refusal(gateway, cluster="third"))[0] == 0
 
                 await eventually(came)
+                assert await ask(gateway, cluster="third") == "127.0.0.2:8001"
                 assert (await picker.state())["open_exchanges"] == 0
 
     asyncio.run(main())
@@ -197,9 +208,7 @@ def test_a_request_under_way_ends_though_its_pool_is_gone(tmp_path: Path) -> Non
         async with FakeKube() as kube:
             put_pools(kube)
             async with picking(tmp_path, kube) as picker, picker.gateway.stream() as stream:
-                head = ext_proc.request_head()
-                head.attributes[FILTER].fields["xds.cluster_name"].string_value = "chat"
-                await stream.send(head, ext_proc.request_body(b"{}", ends=True))
+                await stream.send(head("chat"), ext_proc.request_body(b"{}", ends=True))
                 assert ext_proc.destination(await stream.read()) == CHAT_POD
                 await stream.read()
                 kube.remove(POOLS, "chat")
@@ -309,11 +318,11 @@ def test_named_pools_are_all_waited_for_and_others_are_not_served(tmp_path: Path
                 kube.put(POOLS, inference_pool("late", labels=CODE))
                 await eventually(lambda: is_ready(picker))
                 assert await ask(picker.gateway, cluster="late") == CODE_POD
-                assert (await ask(picker.gateway, cluster="code"))[0] == 404
+                assert (await refusal(picker.gateway, cluster="code"))[0] == 404
                 kube.remove(POOLS, "late")
 
                 async def gone() -> bool:
-                    return (await ask(picker.gateway, cluster="late"))[0] == 404
+                    return (await refusal(picker.gateway, cluster="late"))[0] == 404
 
                 await eventually(gone)
                 assert await is_ready(picker)  # the others are served on
@@ -381,7 +390,7 @@ def test_without_the_crd_of_pools_it_is_not_ready_and_says_why(tmp_path: Path) -
                 await eventually(said)
                 assert await picker.health("readiness") == NOT_SERVING
                 assert await picker.health("liveness") == SERVING
-                status, why = await ask(picker.gateway, cluster="chat")
+                status, why = await refusal(picker.gateway, cluster="chat")
                 assert status == 503 and "not known yet" in why
 
     asyncio.run(main())

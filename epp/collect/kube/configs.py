@@ -70,11 +70,6 @@ class ConfigMaps:
         for name in [name for name in self._followed if name not in names]:
             self._followed.pop(name).stop()
 
-    @property
-    def waiting(self) -> bool:
-        """Whether the first word about any of them is still to come."""
-        return any(followed.waiting for followed in self._followed.values())
-
     def _follow(self, name: str) -> _Followed:
         followed = _Followed(name, self._watch, self._habits, self._changed)
         followed.task = self._tasks.create_task(followed.run(), name=f"watch ConfigMap {name}")
@@ -125,7 +120,7 @@ class _Followed:
         self._changed()
 
     @property
-    def waiting(self) -> bool:
+    def _waiting(self) -> bool:
         """Whether its first word is still to come, and may."""
         reflector = self._reflector
         heard = reflector.synced or reflector.forbidden or reflector.missing
@@ -135,7 +130,7 @@ class _Followed:
         """What stands at ``key``, "" for the only one; None: it is waited for."""
         if self._kept is not None:
             return _chosen(self._name, self._kept.texts, key)
-        if self.waiting:
+        if self._waiting:
             return None
         if self._reflector.forbidden:
             said = self._reflector.forbidden

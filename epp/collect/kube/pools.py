@@ -88,6 +88,7 @@ class Pools:
         self._leads = leads
         self._habits = habits
         self._open: dict[str, _Open] = {}
+        self._failed: set[str] = set()  #: pools that could not be opened
         self._books: dict[str, RuleBook] = {}
         self._crowd = Crowd()
         self._looked: object = None  #: at what, the last time
@@ -113,51 +114,62 @@ class Pools:
                 tasks.create_task(work.run(), name=f"watch {type(work).__name__}")
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
-                self._look(watches)
+                await self._look(watches)
 
-    def _look(self, watches: _Watches) -> None:
+    async def _look(self, watches: _Watches) -> None:
         watches.policies.look()
         self._say("", self._trouble(watches))
         pools, configs = watches.pools, watches.configs
-        state = pools.changes, configs.changes, watches.pods.synced, pools.state
-        if pools.state == "waiting" or (state == self._looked and not configs.waiting):
+        seen = pools.changes, configs.changes, watches.pods.synced, pools.state
+        if pools.state == "waiting" or seen == self._looked:
             return
-        self._looked = state
+        self._looked = seen
         specs = self._specs(pools)
         for name in [name for name in self._open if name not in specs]:
             self._close(name)
         for spec in specs.values():
-            self._see(spec, configs.told(spec.config), watches)
+            config = configs.told(spec.config)
+            if config is None:  # it is waited for, so this pool is not there yet
+                self._looked = None
+            else:
+                await self._see(spec, config, watches)
         configs.keep_only(spec.config for spec in specs.values() if spec.config)
-        if watches.pods.synced and (self._names or set(specs)) <= set(self._open):
+        done = self._failed | set(self._open)
+        if watches.pods.synced and (self._names or set(specs)) <= done:
             self.synced = self.synced or pools.state == "served"
 
     def _specs(self, pools: Served) -> Mapping[str, PoolSpec]:
         found: list[PoolSpec] = pools.objects()
         return {spec.name: spec for spec in found if not self._names or spec.name in self._names}
 
-    def _see(self, spec: PoolSpec, config: Config | None, watches: _Watches) -> None:
-        """Have a pool as it is now; one whose configuration is waited for is not there yet."""
-        if config is None:
-            return
-        name, before = spec.name, self._open.get(spec.name)
-        if before is None:
-            pool = self._enter(spec, config)
+    async def _see(self, spec: PoolSpec, config: Config, watches: _Watches) -> None:
+        """Have a pool as it is now. To open one takes milliseconds, so others get their turn."""
+        before = self._open.get(spec.name)
+        if before is None or (before.spec, before.config) != (spec, config):
+            try:
+                pool = self._enter(spec, config, before)
+            except Exception:
+                log.exception("InferencePool %s cannot be served as it is now", spec.name)
+                self._failed.add(spec.name)
+                return
+            self._failed.discard(spec.name)
+            self._open[spec.name] = before = _Open(spec, config, pool)
             watches.policies.look_again()
-        else:
-            pool = before.pool
-            if (before.spec, before.config) != (spec, config):
-                self._homes.change(spec, config)
-        self._open[name] = _Open(spec, config, pool)
-        self._crowd.follow(name, spec)
-        pool.synced = watches.pods.synced
-        self._say(name, spec.problem or config.problem)
+            await asyncio.sleep(0)
+        before.pool.synced = watches.pods.synced
+        self._say(spec.name, spec.problem or config.problem)
 
-    def _enter(self, spec: PoolSpec, config: Config) -> Pool:
-        home = self._homes.open(spec, config)
-        self._crowd.add(spec.name, Members(home.pool, report=self._report))
-        self._books[spec.name] = home.book
-        return home.pool
+    def _enter(self, spec: PoolSpec, config: Config, before: _Open | None) -> Pool:
+        name = spec.name
+        if before is None:
+            home = self._homes.open(spec, config)
+            self._crowd.add(name, Members(home.pool, report=self._report))
+            self._books[name], pool = home.book, home.pool
+        else:
+            self._homes.change(spec, config)
+            pool = before.pool
+        self._crowd.follow(name, spec)
+        return pool
 
     def _close(self, name: str) -> None:
         self._crowd.drop(name)

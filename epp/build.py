@@ -73,21 +73,24 @@ def configure(
     """
     loaded = load(text, kinds=parts.catalog.kinds, default_profile=DEFAULT_WEIGHTS, source=source)
     try:
-        return loaded, build_pipeline(loaded.config, parts, previous)
+        return loaded, build_pipeline(loaded.config, parts, previous, older=loaded.older)
     except ConfigError as error:
         raise explained(error, loaded.warnings) from error
 
 
-def build_pipeline(config: Config, parts: Parts, previous: Pipeline | None = None) -> Pipeline:
+def build_pipeline(
+    config: Config, parts: Parts, previous: Pipeline | None = None, *, older: bool = False
+) -> Pipeline:
     """Build what ``config`` (normalised) says.
 
     A plugin of ``previous`` with equal type, name and parameters is carried over with what it
-    learned. Nothing of ``previous`` is changed.
+    learned. Nothing of ``previous`` is changed. An ``older`` file may name experimental plugins:
+    in its time there was no flag to allow them.
 
     Raises:
         ConfigError: and where, and why.
     """
-    builder = _Builder(config, parts, previous)
+    builder = _Builder(config, parts, previous, older=older)
     builder.instantiate()
     return builder.assemble()
 
@@ -113,7 +116,10 @@ def _watchers(line: Pipeline | None) -> list[plugin.PoolWatcher]:
 class _Builder:
     """One build, step by step."""
 
-    def __init__(self, config: Config, parts: Parts, previous: Pipeline | None) -> None:
+    def __init__(
+        self, config: Config, parts: Parts, previous: Pipeline | None, *, older: bool
+    ) -> None:
+        self._older = older
         self._config = config
         self._parts = parts
         self._previous = previous
@@ -150,10 +156,11 @@ class _Builder:
             hint = f", did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"unknown plugin type {spec.type!r}{hint} - at `{where}.type`")
         if stability(class_) == "alpha" and not self._parts.allow_experimental:
-            raise ConfigError(
-                f"plugin type {spec.type!r} is experimental: start with "
-                f"--allow-experimental-plugins - at `{where}.type`"
-            )
+            said = f"plugin type {spec.type!r} is experimental: start with "
+            said += f"--allow-experimental-plugins - at `{where}.type`"
+            if not self._older:
+                raise ConfigError(said)
+            self._warnings.append(said)
         self._specs[spec.ref] = spec
         self._params[spec.ref] = _convert(spec.parameters or {}, class_.Params, where)
 

@@ -16,7 +16,15 @@ from epp.config import dialects
 from epp.config.decode import decode
 from epp.config.defaults import POLICIES, Kinds, normalise
 from epp.config.hints import with_hint
-from epp.config.schema import API_VERSION, KIND, Band, BandTemplate, Config, FlowControl
+from epp.config.schema import (
+    API_VERSION,
+    KIND,
+    OLD_API_VERSION,
+    Band,
+    BandTemplate,
+    Config,
+    FlowControl,
+)
 from epp.errors import ConfigError
 
 
@@ -26,6 +34,7 @@ class Loaded(msgspec.Struct, frozen=True):
     config: Config  #: normalised: all that will run is named
     warnings: tuple[str, ...]
     source: str  #: the file, or ""
+    older: bool = False  #: of releases that knew no experimental plugins
 
 
 def load(
@@ -46,7 +55,9 @@ def load(
     Raises:
         ConfigError: and where, and why.
     """
-    raw, warnings = dialects.translate(decode(text))
+    written = decode(text)
+    older = written.get("apiVersion") == OLD_API_VERSION
+    raw, warnings = dialects.translate(written)
     try:
         config = _typed(raw)
         _check_names(config)
@@ -56,7 +67,7 @@ def load(
         _check_references(config)
     except ConfigError as error:
         raise explained(error, warnings) from error
-    return Loaded(config, (*warnings, *more), source)
+    return Loaded(config, (*warnings, *more), source, older)
 
 
 def explained(error: ConfigError, warnings: Sequence[str]) -> ConfigError:

@@ -15,6 +15,9 @@ DISAGG = "disagg-profile-handler"
 EXTRACTOR = "core-metrics-extractor"
 
 RENAMED: Mapping[str, str] = {
+    "kv-cache-scorer": "kv-cache-utilization-scorer",
+    "max-score": "max-score-picker",
+    "single-profile": "single-profile-handler",
     "tokenizer": "token-producer",
     "model-server-protocol-metrics": EXTRACTOR,
     "active-request-filter": "utilization-filter",

@@ -45,6 +45,8 @@ configuration are translated, each with a warning; `epp check FILE` shows the re
 FLAG_NOTES: Mapping[str, str] = {
     "tracing": "not given, only `OTEL_TRACES_EXPORTER` or an OTLP endpoint turns it on; needs "
     "`epp[tracing]`",
+    "allow-experimental-plugins": "files of `inference.networking.x-k8s.io/v1alpha1` are older than "
+    "the flag: they may name such plugins anyhow, with a warning",
     "pool-name": "with a list of endpoints, only the pool's name in metrics",
     "pool-namespace": "`$NAMESPACE`, then the service account's or the kubeconfig's",
     "pool-group": "v1alpha2 of `inference.networking.x-k8s.io` counts where v1 is not served",

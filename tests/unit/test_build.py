@@ -237,6 +237,24 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: s
     assert World(tmp_path).error(text) == said
 
 
+OLDER = "apiVersion: inference.networking.x-k8s.io/v1alpha1\n"
+ALPHA = "plugins: [{type: session-affinity-scorer}]"
+EXPERIMENTAL = (
+    "plugin type 'session-affinity-scorer' is experimental: start with "
+    "--allow-experimental-plugins - at `$.plugins[0].type`"
+)
+
+
+def test_an_experimental_plugin_is_refused_unless_it_is_allowed() -> None:
+    assert World().error(ALPHA) == EXPERIMENTAL
+    pipeline = World(allow_experimental=True).pipeline(ALPHA)
+    assert pipeline.warnings == ()
+
+
+def test_a_file_older_than_the_flag_may_name_experimental_plugins() -> None:
+    assert World().pipeline(OLDER + ALPHA).warnings == (EXPERIMENTAL,)
+
+
 def test_an_ignored_type_is_warned_of_and_left_out_of_the_profiles() -> None:
     pipeline = World().pipeline(
         "plugins: [{type: local-syncer}, {type: queue-scorer}]\n"

@@ -226,3 +226,16 @@ def test_old_sections_go_to_their_new_places(old: dict[str, Any], new: dict[str,
     today, warnings = translate(old)
     assert today == new
     assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("kv-cache-scorer", "kv-cache-utilization-scorer"), ("max-score", "max-score-picker"),
+        ("single-profile", "single-profile-handler"), ("tokenizer", "token-producer"),
+    ],
+)  # fmt: skip
+def test_an_older_type_keeps_its_name_and_is_todays(old: str, new: str) -> None:
+    today, warnings = translate({"plugins": [{"type": old}]})
+    assert today["plugins"] == [{"type": new, "name": old}]
+    assert warnings == (f"plugin {old!r}: type {old} is read as {new}",)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
@@ -77,7 +78,7 @@ async def stock(picker: Serving, number: int) -> None:
     """One exchange whose answer passes through."""
     async with picker.gateway.stream() as stream:
         await pick(stream, number, answer_mode=DUPLEX)
-        await serving.answer(stream)
+        await serving.answer(stream, headers={"content-type": "text/event-stream"})
 
 
 async def left(picker: Serving, number: int) -> None:
@@ -100,7 +101,8 @@ async def refused(picker: Serving, number: int) -> None:
 
 async def pick(stream: ext_proc.Stream, number: int, *, answer_mode: int) -> str:
     """Send the request; return where it goes."""
-    body = serving.prompt_body(PROMPTS[number % len(PROMPTS)])
+    asked = {"model": "m", "prompt": PROMPTS[number % len(PROMPTS)], "stream": True}
+    body = msgspec.json.encode(asked)
     await stream.send(head(number, answer_mode), ext_proc.request_body(body, ends=True))
     destination = ext_proc.destination(await stream.read())
     await stream.read()
@@ -141,6 +143,9 @@ def test_memory_stays_flat_however_many_requests_were_answered(tmp_path: Path) -
         state = await picker.state()
         assert state["reaped"] == 0
         assert state["unmatched_log_entries"] == 0
+        foreseen = await picker.metric('epp_ttft_expected_seconds_count{priority="0"}')
+        assert foreseen is not None, "streams are learned from, too"
+        assert foreseen > REQUESTS // 5
         print(f"{REQUESTS} requests: from {warm:.1f} MiB by {grown:.2f} MiB")
         assert grown < GROWTH_MIB
 

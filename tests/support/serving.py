@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +139,11 @@ async def ask(stream: ext_proc.Stream, prompt: str = "hello", *, name: str = "r-
     return ext_proc.destination(first)
 
 
-async def answer(stream: ext_proc.Stream, status: int = 200) -> None:
+async def answer(
+    stream: ext_proc.Stream, status: int = 200, *, headers: Mapping[str, str] | None = None
+) -> None:
     """Let the answer pass through, whole."""
-    await stream.send(ext_proc.response_head(status=status))
+    await stream.send(ext_proc.response_head(headers, status=status))
     await stream.read()
     await stream.send(ext_proc.response_body(b"{}", ends=True))
     await stream.read()

@@ -122,6 +122,7 @@ def _run_bench(parsed: argparse.Namespace) -> int:
 def _top(verbs: Any) -> None:
     top = verbs.add_parser("top", help="show what a running picker does, each second")
     _add_admin(top)
+    top.add_argument("--pool", default="", metavar="NAME", help="which one, of a picker of many")
     top.add_argument("--once", action="store_true", help="print once, all pods, and exit")
     top.add_argument(
         "--sort", default="name", metavar="COLUMN",

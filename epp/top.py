@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from rich.console import Console, Group, RenderableType
@@ -108,27 +110,28 @@ def run(parsed: argparse.Namespace) -> int:
     Raises:
         ConfigError: there is no picker, or, with ``--once``, it gives no usable answer.
     """
-    admin = admin_of(parsed)
+    told = partial(fetch, admin_of(parsed), pool=parsed.pool)
     console = Console()
     if not console.is_terminal:
         console = Console(width=FILE_WIDTH)
     if parsed.once:
-        for part in render(fetch(admin), View(sort=parsed.sort, width=console.width)):
+        for part in render(told(), View(sort=parsed.sort, width=console.width)):
             console.print(part)
         return 0
     with contextlib.suppress(KeyboardInterrupt):
-        _follow(admin, console, parsed.sort)
+        _follow(told, console, parsed.sort)
     return 0
 
 
-def fetch(admin: Admin) -> Answer:
-    """Ask the picker.
+def fetch(admin: Admin, *, pool: str = "") -> Answer:
+    """Ask the picker about a pool; "" is the only one.
 
     Raises:
         ConfigError: it does not answer within `PATIENCE_SECONDS`, or not as a picker does.
     """
     try:
-        return msgspec.json.decode(ask(admin, PATH, seconds=PATIENCE_SECONDS), type=Answer)
+        path = f"{PATH}?pool={quote(pool)}" if pool else PATH
+        return msgspec.json.decode(ask(admin, path, seconds=PATIENCE_SECONDS), type=Answer)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{admin.url}{PATH} is not as a picker has it: {error}") from error
 
@@ -173,7 +176,7 @@ def line(points: Sequence[float | None], *, most: float = 0.0) -> str:
     return "".join(" " if p is None else BLOCKS[round(p / top * steps)] for p in points)
 
 
-def _follow(admin: Admin, console: Console, sort: str) -> None:
+def _follow(told: Callable[[], Answer], console: Console, sort: str) -> None:
     """Show it each second; once it answered, or says that it cannot yet, until interrupted.
 
     Raises:
@@ -186,7 +189,7 @@ def _follow(admin: Admin, console: Console, sort: str) -> None:
             try:
                 rows = max(console.height - ABOVE, 1)
                 view = View(sort=sort, rows=rows, width=console.width)
-                parts = render(fetch(admin), view)
+                parts = render(told(), view)
                 known = True
             except ConfigError as error:
                 known = known or (isinstance(error, Refused) and error.status >= SERVER_ERROR)

@@ -152,7 +152,8 @@ class AdminServer:
             return self._pages
         pages = self.pools().get(pool)
         if pages is None:
-            raise web.HTTPNotFound(text=f"no pool {pool:.80} is served here\n")
+            said = encode_json({"error": f"no pool {pool:.80} is served here"}).decode()
+            raise web.HTTPNotFound(text=said, content_type="application/json")
         return pages
 
     async def _index(self, request: web.Request) -> web.Response:
@@ -198,7 +199,8 @@ class AdminServer:
     async def _live(self, request: web.Request) -> web.Response:
         pages = self._asked(request)
         if pages.live is None:
-            raise web.HTTPNotFound(text="the live page is of one pool: ?pool=NAME\n")
+            served = ", ".join(sorted(self.pools())) or "none"
+            return _json({"error": f"which pool? Say pool=NAME: {served}"}, status=404)
         body = await pages.live(ready=pages.ready())
         return web.Response(body=body, content_type="application/json")
 

@@ -151,7 +151,7 @@ async def shown_apart(picker: Serving) -> None:
     assert await addresses("/debug/pool") == [CHAT_POD, CODE_POD]
     assert await addresses("/debug/pool?pool=code") == [CODE_POD]
     assert (await picker.json("/debug/live?pool=chat"))["pool"] == "chat"
-    assert (await picker.get("/debug/live"))[0] == 404
+    assert await picker.json("/debug/live") == {"error": "which pool? Say pool=NAME: chat, code"}
     assert (await picker.get("/debug/pool?pool=none"))[0] == 404
     decisions = await picker.json("/debug/decisions?limit=2")
     assert [each["pool"] for each in decisions] == ["code", "code"]

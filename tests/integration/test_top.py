@@ -82,6 +82,14 @@ def test_once_prints_all_pods_and_ends(capsys: pytest.CaptureFixture[str]) -> No
     assert "\x1b" not in out  # no colours where nobody sees them
 
 
+def test_a_pool_of_many_is_asked_for_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[str] = []
+    with serving(PICKER, asked=asked) as address:
+        assert cli.main(["top", "--once", "--pool=a&b", f"--admin={address}"]) == 0
+    assert asked == ["/debug/live?pool=a%26b"]
+    assert "pool llama" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [

@@ -24,6 +24,7 @@ from epp.formats import FormatSet
 from epp.formats.splice import rewrite_model
 from epp.guard import OnFault, guard
 from epp.ledger import Ledger
+from epp.observe.producers import output_tokens
 from epp.pipeline import Formats, Pipeline
 from epp.pool import Pool
 from epp.rules import RuleBook, Rules
@@ -264,6 +265,7 @@ class _Builder:
             scheduler=self._scheduler(profiles, handler),
             observers=(*observers, *self._parts.extra_observers),
             plugins=self._plugins,
+            output=next(filter(None, (output_tokens(each) for each in every)), None),
             preparers=_having(every, plugin.Preparer),
             answer_headers=_having(every, plugin.AnswerHeaderAdder),
             reporters=_having(every, plugin.AnswerReporter),

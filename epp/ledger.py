@@ -38,10 +38,11 @@ NOTHING = InFlight()  #: shared and never written: what an unknown endpoint has 
 class Reservation:
     """One request's place on one endpoint, until released."""
 
-    __slots__ = ("_counts", "_tokens", "_window")
+    __slots__ = ("_counts", "_lasting", "_tokens", "_window")
 
-    def __init__(self, counts: InFlight, tokens: int) -> None:
+    def __init__(self, counts: InFlight, tokens: int, *, lasting: bool = False) -> None:
         tokens = max(tokens, 0)
+        self._lasting = lasting  #: its tokens stay booked until the exchange is over
         self._counts: InFlight | None = counts
         self._tokens = tokens
         self._window = counts.window  #: the scrape it came after; `recent` counts it until the next
@@ -53,7 +54,7 @@ class Reservation:
 
     def release_tokens(self) -> None:
         """The prefill is done: its tokens no longer wait, the request still runs."""
-        if (counts := self._counts) is not None:
+        if (counts := self._counts) is not None and not self._lasting:
             self._drop_tokens(counts)
 
     def release(self) -> None:
@@ -82,13 +83,16 @@ class Ledger:
         self._counts: dict[EndpointId, InFlight] = {}
         self._most_used = 0  #: largest `total_tokens` of any endpoint, ever
 
-    def reserve(self, endpoint: Endpoint, tokens: int) -> Reservation:
-        """Book one request of ``tokens`` uncached prompt tokens (>= 0) on ``endpoint``. O(1)."""
+    def reserve(self, endpoint: Endpoint, tokens: int, *, output: int = 0) -> Reservation:
+        """Book one request of ``tokens`` uncached prompt tokens (>= 0) on ``endpoint``. O(1).
+
+        With ``output`` tokens that are expected of it, all stay booked until it is over.
+        """
         counts = self._counts.get(endpoint.id) or self._add(endpoint.id)
         self.follow(counts, endpoint)
         # One that was away for hours must not get every cold prompt until it has caught up.
         counts.total_tokens = max(counts.total_tokens, self._most_used - CATCH_UP_TOKENS)
-        reservation = Reservation(counts, tokens)
+        reservation = Reservation(counts, tokens + output, lasting=output > 0)
         self._most_used = max(self._most_used, counts.total_tokens)
         return reservation
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -47,6 +47,10 @@ class Formats(Protocol):
         ...
 
 
+OutputTokens = Callable[[InferenceRequest], int]
+"""How many tokens a request may generate, to be booked beside its prompt's; 0 books none."""
+
+
 class Pipeline(msgspec.Struct, frozen=True):
     """The parts of the line, in the order a request meets them."""
 
@@ -59,6 +63,7 @@ class Pipeline(msgspec.Struct, frozen=True):
     scheduler: Scheduler
     observers: tuple[Observer, ...]
     plugins: Mapping[str, Any] = {}  #: every plugin instance by its configured name
+    output: OutputTokens | None = None  #: None books the prompt only
     preparers: tuple[Preparer, ...] = ()  #: run first, before the gate
     answer_headers: tuple[AnswerHeaderAdder, ...] = ()
     reporters: tuple[AnswerReporter, ...] = ()

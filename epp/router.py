@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 from msgspec import structs
@@ -15,7 +15,7 @@ from epp.exchange import Exchange
 from epp.formats.weight import LIGHT_BYTES
 from epp.ledger import Ledger, Reservation
 from epp.model import Arrival, Endpoint, InferenceRequest, Pick, join_host_port
-from epp.pipeline import Formats, Pipeline
+from epp.pipeline import Formats, OutputTokens, Pipeline
 from epp.plugin import Observer
 from epp.pool import Pool
 
@@ -95,10 +95,10 @@ class Router:
             request,
             pick,
             line.observers,
-            self._reserve(request, pick),
+            self._reserve(request, pick, line.output),
             clock=self._clock,
             on_error=self._on_observer_error,
-            book=self._book,
+            book=partial(self._book, output=line.output) if line.output else self._book,
         )
         exchange.open()
         return exchange
@@ -122,15 +122,26 @@ class Router:
         now = (self._pool.get(endpoint.id) for endpoint in endpoints)
         return [endpoint for endpoint in now if endpoint is not None and not endpoint.draining]
 
-    def _reserve(self, request: InferenceRequest, pick: Pick) -> list[Reservation]:
+    def _reserve(
+        self, request: InferenceRequest, pick: Pick, output: OutputTokens | None
+    ) -> list[Reservation]:
         target = pick.endpoints[0]
-        booked = [self._book(request, target)]
+        booked = [self._book(request, target, output=output)]
         if pick.prefill is not None:
             booked.append(self._book(request, pick.prefill))
         return booked
 
-    def _book(self, request: InferenceRequest, endpoint: Endpoint) -> Reservation:
-        return self._ledger.reserve(endpoint, request.uncached_tokens(endpoint.id))
+    def _book(
+        self,
+        request: InferenceRequest,
+        endpoint: Endpoint,
+        *,
+        output: OutputTokens | None = None,
+    ) -> Reservation:
+        tokens = request.uncached_tokens(endpoint.id)
+        if output is None:
+            return self._ledger.reserve(endpoint, tokens)
+        return self._ledger.reserve(endpoint, tokens, output=output(request))
 
 
 def _named(subset: frozenset[str], endpoints: Sequence[Endpoint]) -> list[Endpoint]:

@@ -36,6 +36,16 @@ def test_tokens_are_released_once_however_the_exchange_goes_on():
     assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (0, 0)
 
 
+def test_tokens_that_include_expected_output_stay_until_the_exchange_is_over():
+    ledger = Ledger()
+    reservation = ledger.reserve(A, 100, output=150)
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (1, 250)
+    reservation.release_tokens()
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (1, 250)
+    reservation.release()
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (0, 0)
+
+
 def test_an_endpoint_nobody_reserved_has_nothing_in_flight():
     ledger = Ledger()
     assert ledger.get(A.id) is NOTHING

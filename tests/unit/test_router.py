@@ -13,7 +13,7 @@ from epp.exchange import Exchange
 from epp.flow.gate import Gate
 from epp.ledger import Ledger
 from epp.model import Arrival, Endpoint, InferenceRequest, Outcome, Pick
-from epp.pipeline import Pipeline
+from epp.pipeline import OutputTokens, Pipeline
 from epp.plugin import Observer, Profiles
 from epp.pool import Pool
 from epp.router import Router
@@ -53,7 +53,12 @@ def unchanged(request: InferenceRequest, target_model: str) -> InferenceRequest:
 
 
 class World:
-    def __init__(self, *endpoints: Endpoint, heed_subset: bool = True) -> None:
+    def __init__(
+        self,
+        *endpoints: Endpoint,
+        heed_subset: bool = True,
+        output: OutputTokens | None = None,
+    ) -> None:
         self.handler = TakesFirst()
         self.ledger = Ledger()
         pool = Pool()
@@ -68,6 +73,7 @@ class World:
             admitters=(),
             scheduler=Scheduler({}, self.handler),
             observers=(),
+            output=output,
         )
         self.router = Router(
             pool, line, self.ledger, clock=ManualClock(), on_observer_error=_fail,
@@ -161,3 +167,22 @@ def test_a_pick_is_booked_until_its_exchange_ends() -> None:
     exchange.end(Outcome.ABANDONED)
     exchange.end(Outcome.COMPLETED)
     assert (counts.requests, counts.tokens) == (0, 0)
+
+
+def test_expected_output_is_booked_with_the_prompt_until_the_answer_is_over() -> None:
+    world = World(A, output=lambda request: 2 * request.prompt_tokens)
+    exchange = world.route(body=b"1234567890")
+    assert world.ledger.get(A.id).tokens == 30
+    exchange.response_piece(1)
+    assert world.ledger.get(A.id).tokens == 30
+    exchange.end(Outcome.COMPLETED)
+    assert world.ledger.get(A.id).tokens == 0
+
+
+def test_no_expected_output_books_the_prompt_until_the_first_byte() -> None:
+    world = World(A, output=lambda _: 0)
+    exchange = world.route(body=b"1234567890")
+    assert world.ledger.get(A.id).tokens == 10
+    exchange.response_piece(1)
+    assert world.ledger.get(A.id).tokens == 0
+    exchange.end(Outcome.COMPLETED)

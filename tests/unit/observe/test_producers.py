@@ -9,7 +9,7 @@ import pytest
 
 from epp import headers
 from epp.observe.conformance import MISSING, DestinationEndpointServedVerifier
-from epp.observe.producers import InflightLoadProducer, TokenProducer
+from epp.observe.producers import InflightLoadProducer, TokenProducer, output_tokens
 from tests.support import build
 
 
@@ -25,7 +25,6 @@ def test_what_the_core_does_anyway_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("cls", "params", "says"),
     [
-        (InflightLoadProducer, {"addEstimatedOutputTokens": True}, "addEstimatedOutputTokens is"),
         (TokenProducer, {"vllm": {"url": "http://x"}}, "vllm asks for exact tokens"),
         (TokenProducer, {"modelName": "m"}, "modelName asks for exact tokens"),
         (TokenProducer, {"udsTokenizerConfig": {"a": 1}}, "udsTokenizerConfig asks for"),
@@ -37,6 +36,30 @@ def test_what_the_core_does_not_do_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=says):
         make(cls, **params)
+
+
+@pytest.mark.parametrize(
+    ("params", "limit", "tokens"),
+    [
+        ({}, None, 150),  # 1.5 times 100
+        ({"outputRatio": 0.25}, None, 25),
+        ({"maxEstimatedOutputTokens": 40}, None, 40),
+        ({"maxEstimatedOutputTokens": 400}, 30, 30),  # the client's own limit
+        ({"outputRatio": 0}, None, 0),
+    ],
+)
+def test_estimated_output_is_a_ratio_of_the_prompt_within_both_bounds(
+    params: dict[str, Any], limit: int | None, tokens: int
+) -> None:
+    made = make(InflightLoadProducer, addEstimatedOutputTokens=True, **params)
+    estimate = output_tokens(made)
+    assert estimate is not None
+    assert estimate(build.request(prompt_tokens=100, max_output_tokens=limit)) == tokens
+
+
+def test_output_is_not_estimated_unless_told() -> None:
+    assert output_tokens(make(InflightLoadProducer)) is None
+    assert output_tokens(make(TokenProducer)) is None
 
 
 @pytest.mark.parametrize(("served", "told"), [("10.0.0.1:8000", "10.0.0.1:8000"), ("", MISSING)])

@@ -113,6 +113,7 @@ class Many:
         lane.pool.on_forget(self._lost)
         self.lanes[name], self._specs[name], self._configs[name] = lane, spec, config
         self._named = None
+        self._fit(lane, spec)
         self._start(name, lane)
         log.info("pool %s: served, configured by %s", name, lane.loaded.source or "the built-in")
         return lane
@@ -129,6 +130,7 @@ class Many:
         if config != self._configs[name]:
             self._configs[name] = config
             self._reload(name, lane, "its ConfigMap or annotation changed")
+        self._fit(lane, spec)
 
     def close(self, name: str) -> None:
         """Serve a pool no longer."""
@@ -138,6 +140,18 @@ class Many:
         for endpoint_id in [key for key, home in self._homes.items() if home is lane]:
             del self._homes[endpoint_id]
         self._named = None
+
+    def _fit(self, lane: Lane, spec: PoolSpec) -> None:
+        """Say which parsers can read nothing of a pool. It is served all the same: others are."""
+        lane.pool.protocol = spec.protocol
+        unfit = ", ".join(lane.router.pipeline.formats.unfit(spec.protocol))
+        if unfit:
+            log.error(
+                "pool %s: its appProtocol is %s, which %s cannot be",
+                spec.name,
+                spec.protocol,
+                unfit,
+            )
 
     def reload(self, why: str) -> None:
         """Read the process's configuration again, for the pools without one of their own."""

@@ -34,12 +34,15 @@ class Ports:
         wanted: Callable[[], Mapping[int, str]],
         build: Callable[[int], PickerServer],
         grace: float,
+        *,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self.port = shared.port  #: the shared one
         self._shared = shared
         self._wanted = wanted
         self._build = build
         self._grace = grace
+        self._retry_seconds = retry_seconds
         self._owned: dict[int, PickerServer] = {}
         self._tried: dict[int, float] = {}  #: when a port was tried in vain, on the loop's clock
         self._keeping: asyncio.Task[None] | None = None
@@ -81,7 +84,7 @@ class Ports:
 
     async def _open(self, port: int, pool: str) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._tried.get(port, -RETRY_SECONDS) < RETRY_SECONDS:
+        if now - self._tried.get(port, -self._retry_seconds) < self._retry_seconds:
             return
         try:
             server = self._build(port)

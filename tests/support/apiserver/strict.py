@@ -51,17 +51,12 @@ class Refused(Exception):
 
 
 class StrictKube(FakeKube):
-    """The server; whoever shows the token ``admin`` may do everything.
-
-    Attributes:
-        verbs: what service accounts did: user, verb, resource, all of it allowed.
-    """
+    """The server; whoever shows the token ``admin`` may do everything."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rights = Rights(self.objects)
         self.kinds = Kinds()
-        self.verbs: set[tuple[str, str, str]] = set()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = "/" + request.match_info["path"]
@@ -101,7 +96,6 @@ class StrictKube(FakeKube):
             call.plural and call.plural not in self.kinds.served[call.at]
         ):
             raise Refused(404, "404 page not found")
-        self.verbs.add((user, wish.verb, wish.resource))
 
     def _do(self, call: _Call, body: Object) -> web.Response:
         if not call.plural:

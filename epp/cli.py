@@ -187,40 +187,6 @@ def _serve(verbs: Any) -> None:
     serve.set_defaults(run=_run_serve)
 
 
-def _serve_endpoints(serve: argparse.ArgumentParser, default: ServeOptions) -> None:
-def _serve_recording(serve: argparse.ArgumentParser, default: ServeOptions) -> None:
-    record = serve.add_argument_group("recording (traffic without its content, docs/traffic.md)")
-    record.add_argument(
-        "--record-file", default="", metavar="FILE",
-        help="record each request: times, lengths, what it shares; never a part of it",
-    )  # fmt: skip
-    record.add_argument(
-        "--record-file-size", type=_some, default=default.record_file_size,
-        help="of a file; a full one is compressed and put aside",
-    )  # fmt: skip
-    record.add_argument(
-        "--record-files", type=count, default=default.record_files, metavar="N",
-        help="files put aside; the oldest is deleted",
-    )  # fmt: skip
-    record.add_argument(
-        "--record-key-file", default="", metavar="FILE",
-        help="holds the secret of the names that are written, 32 bytes or more; by default a "
-        "random one that ends with the process",
-    )  # fmt: skip
-    record.add_argument(
-        "--record-key-period", type=_long, default=default.record_key_period,
-        help="after which names and numbers begin anew",
-    )  # fmt: skip
-    record.add_argument(
-        "--record-least-sharers", type=positive, default=default.record_least_sharers,
-        metavar="N", help="conversations that must share a prefix before that is told",
-    )  # fmt: skip
-    record.add_argument(
-        "--record-classes", type=words, default=(), metavar="NAME,...",
-        help="objectives that are written by their own name; all others get a keyed one",
-    )  # fmt: skip
-
-
 def _serve_answers(serve: argparse.ArgumentParser) -> None:
     answers = serve.add_argument_group("answers")
     _boolean(answers, "--emit-endpoint-scores", default=False, help="scores as dynamic metadata")
@@ -242,6 +208,7 @@ def _serve_answers(serve: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _serve_endpoints(serve: argparse.ArgumentParser, default: ServeOptions) -> None:
     where = serve.add_argument_group("endpoints (one of)")
     where.add_argument("--endpoints", default="", metavar="HOST:PORT,...", help="a fixed list")
     where.add_argument("--endpoints-file", default="", metavar="FILE", help="a watched YAML file")

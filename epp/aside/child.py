@@ -1,4 +1,4 @@
-"""The reading process: ``python -m epp.aside.child``. It ends when its standard input does."""
+"""The reading process: ``python -m epp.aside.child CPU,...``. It ends when its input does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main() -> None:
     """Read bodies until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to the picker, too
     os.nice(1)
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # not on the picker's own CPU
+    os.sched_setaffinity(0, map(int, sys.argv[1].split(",")))  # not on the picker's own CPU only
     limit_memory()
     serve(sys.stdin.buffer, sys.stdout.buffer)
 

@@ -38,7 +38,8 @@ class Waits(msgspec.Struct, frozen=True):
     """How long, in seconds."""
 
     patience: float = 4.0  #: for one body: its turn, the start of the process, and its reading
-    reading: float = 3.0  #: by the process, of one body, with its own start
+    starting: float = 2.0  #: of the process, added to the reading of its first body
+    reading: float = 2.0  #: by the process, of one body
     idle: float = 120.0  #: until the process is stopped
 
 
@@ -67,7 +68,7 @@ class AsideReader:
 
     Args:
         clock: stamps the requests.
-        command: of the process.
+        command: of the process; it is told which CPUs it may use.
         waits: are bounded by these.
     """
 
@@ -76,7 +77,8 @@ class AsideReader:
     ) -> None:
         self._clock = clock
         self._waits = waits or Waits()
-        self._command = command
+        # As they are now: later the picker keeps itself to one of them.
+        self._command = (*command, ",".join(map(str, sorted(os.sched_getaffinity(0)))))
         self._jobs: asyncio.Queue[Job] = asyncio.Queue()
         self._worker: asyncio.Task[None] | None = None
         self._child: Child | None = None
@@ -139,7 +141,7 @@ class AsideReader:
 
     async def _settle(self, job: Job) -> None:
         try:
-            async with asyncio.timeout(self._waits.reading):
+            async with asyncio.timeout(self._waits.reading + self._starting()):
                 answer = await self._ask(job)
         except (OSError, EOFError, TimeoutError, msgspec.MsgspecError) as error:
             log.warning("a body could not be read aside (%s)", type(error).__name__)
@@ -151,6 +153,9 @@ class AsideReader:
             raise
         if not job.answer.done():
             job.answer.set_result(answer)
+
+    def _starting(self) -> float:
+        return self._waits.starting if self._child is None else 0.0
 
     async def _ask(self, job: Job) -> tuple[Read, bytes]:
         if self._child is None:

@@ -12,7 +12,7 @@ import msgspec
 from epp.collect.discovery import EndpointsFile
 from epp.collect.fetch import Source
 from epp.collect.kube.cluster import Cluster
-from epp.collect.kube.leader import Leadership, lease_name
+from epp.collect.kube.leader import Leadership, lease_name, owner_of
 from epp.collect.kube.pools import Homes, Pools
 from epp.collect.kube.wanted import Wanted
 from epp.collect.pace import Pace
@@ -154,6 +154,11 @@ def namespace_of(options: ServeOptions) -> str:
 
 def _leads(leader: Leadership | None) -> Callable[[], bool]:
     return (lambda: True) if leader is None else (lambda: leader.leads)
+
+
+def pool_label_of(options: ServeOptions) -> str:
+    """The pool's name in metrics; without a pool that of the Deployment, as Go's picker has it."""
+    return owner_of(options.pool_name, os.environ.get("POD_NAME", ""))
 
 
 def leadership_of(options: ServeOptions) -> Leadership | None:

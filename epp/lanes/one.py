@@ -11,7 +11,7 @@ from epp.extproc.server import ExtProcService
 from epp.lanes.lane import Lane, Read, Shared
 from epp.lanes.pages import pages_of
 from epp.model import Endpoint, EndpointId
-from epp.origin import Told, origin_of
+from epp.origin import Told, origin_of, pool_label_of
 from epp.telemetry.admin import AdminPages, Page
 from epp.telemetry.metrics import Metrics
 
@@ -23,7 +23,7 @@ class One:
 
     def __init__(self, shared: Shared, metrics: Metrics, read: Read) -> None:
         """See `Lane`."""
-        self.lane = Lane(shared.options.pool_name or "default", shared, metrics, read)
+        self.lane = Lane(pool_label_of(shared.options), shared, metrics, read)
         self.router = self.lane.router
         self.ports: Mapping[int, str] = {}  #: no port is a pool's own
         self._said = ""  #: parsers that do not fit the pool

@@ -47,7 +47,8 @@ FLAG_NOTES: Mapping[str, str] = {
     "`epp[tracing]`",
     "allow-experimental-plugins": "files of `inference.networking.x-k8s.io/v1alpha1` are older than "
     "the flag: they may name such plugins anyhow, with a warning",
-    "pool-name": "with a list of endpoints, only the pool's name in metrics",
+    "pool-name": "with a list of endpoints, only the pool's name in metrics; not given, that name is "
+    "the Deployment's by `$POD_NAME`",
     "pool-namespace": "`$NAMESPACE`, then the service account's or the kubeconfig's",
     "pool-group": "v1alpha2 of `inference.networking.x-k8s.io` counts where v1 is not served",
     "ha-enable-leader-election": "while the API server is away the last leader stays ready",

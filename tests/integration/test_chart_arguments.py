@@ -25,7 +25,7 @@ from epp.collect.sources import CoreMetricsExtractor, EngineConfig, MetricsDataS
 from epp.collect.static import StaticEndpoints
 from epp.errors import ConfigError
 from epp.options import ServeOptions
-from epp.origin import Told, origin_of, scraping_of
+from epp.origin import Told, origin_of, pool_label_of, scraping_of
 from epp.rules import RuleBook
 from tests.support import build
 from tests.support import ext_proc as gw
@@ -296,3 +296,19 @@ def listening(picker: Served, port: str) -> list[str]:
 def test_an_interval_below_50_ms_is_raised_to_it(told: float, used: float) -> None:
     settings, _ = scraping_of(ServeOptions(refresh_metrics_interval=told), ())
     assert settings.pace.fast == used
+
+
+@pytest.mark.parametrize(
+    ("pool", "pod", "name"),
+    [
+        ("vllm-pool", "epp-7c9f6d5b8-x2x4z", "vllm-pool"),
+        ("", "my-router-epp-7c9f6d5b8-x2x4z", "my-router-epp"),  # the Deployment's
+        ("", "epp-0", "epp-0"),
+        ("", "", "default"),
+    ],
+)
+def test_the_pools_name_in_metrics_is_the_deployments_where_there_is_no_pool(
+    pool: str, pod: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POD_NAME", pod)
+    assert pool_label_of(ServeOptions(pool_name=pool)) == name

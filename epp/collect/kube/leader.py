@@ -24,11 +24,15 @@ _OF_DEPLOYMENT = re.compile(r"(.+)-[a-z0-9]+-[a-z0-9]+")
 log = logging.getLogger(__name__)
 
 
-def lease_name(namespace: str, pool: str, pod: str) -> str:
-    """The Lease of a pool's pickers; without a pool, that of the Deployment that ``pod`` is of."""
+def owner_of(pool: str, pod: str) -> str:
+    """What pickers serve, by name: a pool, or without one the Deployment that ``pod`` is of."""
     deployment = _OF_DEPLOYMENT.fullmatch(pod)
-    owner = pool or (deployment[1] if deployment else pod) or "default"
-    return f"epp-{namespace}-{owner}.llm-d.ai"
+    return pool or (deployment[1] if deployment else pod) or "default"
+
+
+def lease_name(namespace: str, pool: str, pod: str) -> str:
+    """The Lease of a pool's pickers; see `owner_of`."""
+    return f"epp-{namespace}-{owner_of(pool, pod)}.llm-d.ai"
 
 
 class Leadership:

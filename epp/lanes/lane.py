@@ -115,7 +115,7 @@ class Lane:
         """Read the configuration again; what is wrong with it changes nothing.
 
         Returns:
-            Whether the endpoints are to be scraped in another way, which `scraper` would do.
+            Whether the endpoints are to be scraped in another way, which `work` would do.
         """
         before = self.router.pipeline
         try:
@@ -141,7 +141,11 @@ class Lane:
         self.metrics.reloaded(ok=False)
         log.error("%sthe configuration stays as it was (%s): %s", self._label, why, error)
 
-    def scraper(self) -> Coroutine[Any, Any, None]:
+    def work(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """What is to run all the time, by name, besides what tells the endpoints."""
+        return {"scrape": self._scraper(), "board": self.board.run()}
+
+    def _scraper(self) -> Coroutine[Any, Any, None]:
         """Scrape the endpoints, as the configuration says now, until cancelled."""
         settings, engines = scraping_of(self._shared.options, self.plugins.values())
         scraper = Scraper(

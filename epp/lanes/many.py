@@ -255,8 +255,8 @@ async def _keep(lane: Lane) -> None:
     while True:
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(lane.scraper(), name=f"scrape {lane.pool.name}")
-                group.create_task(lane.board.run(), name=f"board {lane.pool.name}")
+                for name, work in lane.work().items():
+                    group.create_task(work, name=f"{name} {lane.pool.name}")
         except* Exception:
             log.exception("pool %s: its work failed and begins again", lane.pool.name)
         await asyncio.sleep(RESTART_SECONDS)

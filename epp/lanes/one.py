@@ -71,11 +71,7 @@ class One:
         told = Told(self._shared.seldom, lane.book, leader)
         origin = origin_of(options, lane.plugins.values(), told)
         origin.load(lane.pool)
-        return {
-            "endpoints": origin.run(lane.pool),
-            "scrape": lane.scraper(),
-            "board": lane.board.run(),
-        }
+        return {"endpoints": origin.run(lane.pool), **lane.work()}
 
     def pages(self, ready: Callable[[], bool], state: Page) -> AdminPages:
         """The admin pages; ``ready`` and ``state`` are the process's."""

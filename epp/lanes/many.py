@@ -136,7 +136,7 @@ class Many:
         """Serve a pool no longer."""
         lane = self.lanes.pop(name)
         del self._specs[name], self._configs[name]
-        self._work.pop(name).cancel()
+        self._end(name)
         for endpoint_id in [key for key, home in self._homes.items() if home is lane]:
             del self._homes[endpoint_id]
         self._named = None
@@ -171,7 +171,10 @@ class Many:
         """Each pool in a turn of its own: requests for the others must not wait for all."""
         for name, lane in list(self.lanes.items()):
             if self._configs.get(name) == NONE and self.lanes.get(name) is lane:
-                self._reload(name, lane, why)
+                try:
+                    self._reload(name, lane, why)
+                except Exception:
+                    log.exception("pool %s: its configuration stays as it was", name)
                 await asyncio.sleep(0)
 
     def _lane(self, name: str, config: Config) -> Lane:
@@ -192,7 +195,7 @@ class Many:
         if config.problem:
             lane.refuse(config.problem, why)
         elif lane.reload(lambda: self._told(config), why):
-            self._work.pop(name).cancel()  # its endpoints are scraped in another way
+            self._end(name)  # its endpoints are scraped in another way
             self._start(name, lane)
 
     def _told(self, config: Config) -> Told:
@@ -237,6 +240,11 @@ class Many:
     def _start(self, name: str, lane: Lane) -> None:
         if self._group is not None:
             self._work[name] = self._group.create_task(_keep(lane), name=f"pool {name}")
+
+    def _end(self, name: str) -> None:
+        task = self._work.pop(name, None)
+        if task is not None:
+            task.cancel()
 
     # --- pages -----------------------------------------------------------------------------
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from epp.extproc.messages import Headers
-from epp.headers import CONTROL, NEVER_SET
+from collections.abc import Mapping
+
+from epp.extproc.messages import NO_HEADERS, Decision, Headers
+from epp.headers import CONTROL, DESTINATION, NEVER_SET
+from epp.model import Pick
 
 
 def controls(headers: Headers) -> tuple[str, ...]:
@@ -29,3 +32,21 @@ def upgrades(headers: Headers) -> bool:
     if headers.get(":method") == "CONNECT":
         return True
     return "upgrade" in headers and headers.get("content-length", "0") == "0"
+
+
+def decide(pick: Pick, sent: Headers, own: Mapping[str, str] = NO_HEADERS) -> Decision:
+    """Return how the head of a request changes on its way to ``pick``.
+
+    Args:
+        pick: where it goes; it may want headers of its own set.
+        sent: the headers that came.
+        own: more that are set whatever they were.
+    """
+    destination = pick.destination
+    changes = {DESTINATION: destination}
+    if pick.headers:
+        changes.update(settable(pick.headers, sent))
+        changes[DESTINATION] = destination
+    changes.update(own)
+    remove = tuple(name for name in controls(sent) if name not in changes)
+    return Decision(destination, changes, remove, pick.scores)

@@ -10,7 +10,7 @@ envoy/extensions/filters/http/ext_proc/v3/processing_mode.proto.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, auto
 
 import msgspec
 
@@ -39,6 +39,16 @@ class Mode(IntEnum):
     BUFFERED_PARTIAL = 3  #: the first part of it, in one message
     FULL_DUPLEX_STREAMED = 4  #: in pieces; head and pieces go on when, and as, we say
     GRPC = 5  #: one gRPC message at a time, otherwise as FULL_DUPLEX_STREAMED
+
+
+class Part(Enum):
+    """How far one side has come."""
+
+    START = auto()  #: nothing seen
+    COLLECTING = auto()  #: request only: its body is being gathered
+    ROUTING = auto()  #: request only: our own decision; the gateway waits for us
+    PASSING = auto()  #: pieces go on as they come
+    ENDED = auto()  #: nothing more is expected
 
 
 class Modes(msgspec.Struct, frozen=True, gc=False):
@@ -137,6 +147,16 @@ class ForwardWhole(msgspec.Struct, frozen=True, gc=False):
     data: bytes | None = None  #: the body to send in place of the one shown; None keeps it
 
 
+class ForwardAtOnce(msgspec.Struct, frozen=True, gc=False):
+    """Send the decision and the whole body in the one answer to the head (full duplex).
+
+    Nothing more of the request is shown to us after it.
+    """
+
+    decision: Decision
+    data: bytes
+
+
 class PassTrailers(msgspec.Struct, frozen=True, gc=False):
     """Pass trailers on as they are."""
 
@@ -159,4 +179,14 @@ class Reporting(msgspec.Struct, frozen=True, gc=False):
     metadata: Mapping[str, Mapping[str, float]]  #: by namespace, then by name
 
 
-Reply = Reporting | PassHead | ForwardHead | Piece | PassBody | ForwardWhole | PassTrailers | Answer
+Reply = (
+    Reporting
+    | PassHead
+    | ForwardHead
+    | Piece
+    | PassBody
+    | ForwardWhole
+    | ForwardAtOnce
+    | PassTrailers
+    | Answer
+)

@@ -29,7 +29,7 @@ from epp.extproc import wire
 from epp.extproc.answers import ErrorFormat
 from epp.extproc.budget import BodyBudget
 from epp.extproc.hosts import foreign
-from epp.extproc.messages import Body, Event, Head, Mode, Reporting, RequestReady, Side
+from epp.extproc.messages import Body, Event, Head, Mode, Part, Reporting, RequestReady, Side
 from epp.extproc.needs import (
     AnswerHeaders,
     AnswerMetadata,
@@ -43,7 +43,7 @@ from epp.extproc.needs import (
     Tracing,
     Unseen,
 )
-from epp.extproc.session import Part, Session
+from epp.extproc.session import Session
 from epp.extproc.uploads import Uploads
 from epp.formats.injected import asking_usage
 from epp.headers import REQUEST_ID
@@ -256,7 +256,9 @@ class Stream:
             self._exchange = exchange = await self._desk.router.route(event.arrival)
             tracing = self._service.tracing
             pick = exchange.pick if tracing is None else tracing.routed(exchange)
-            session.accept(pick, self._body(exchange.request))
+            unseen = self._service.unseen
+            logged = unseen is not None and unseen.logs_connected > 0  # it is Envoy, and lean
+            session.accept(pick, self._body(exchange.request), at_once=logged)
             replies = session.replies()
             last = replies.pop()
             for reply in replies:
@@ -267,8 +269,7 @@ class Stream:
             await write(frame)
             session.free()
             exchange.forwarded()
-            unseen = self._service.unseen
-            if session.told_all and unseen is not None and unseen.logs_connected:
+            if logged and session.told_all:
                 self._closed = True  # nothing more is coming: spare the gateway and us a turn
             return
         if session.request is Part.COLLECTING and self._task is None:

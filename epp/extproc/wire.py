@@ -22,6 +22,7 @@ from epp.extproc.messages import (
     Answer,
     Body,
     Decision,
+    ForwardAtOnce,
     ForwardHead,
     ForwardWhole,
     Head,
@@ -180,6 +181,16 @@ def _forward_whole(reply: ForwardWhole) -> bytes:
     return message.SerializeToString()  # type: ignore[no-any-return]
 
 
+def _forward_at_once(reply: ForwardAtOnce) -> bytes:
+    message = pb.ProcessingResponse()
+    response = message.request_headers.response
+    response.status = pb.CommonResponse.CONTINUE_AND_REPLACE
+    response.body_mutation.body = reply.data
+    head = _forward_head(ForwardHead(reply.decision))
+    # Serialised messages one after the other are their merger.
+    return head + message.SerializeToString()  # type: ignore[no-any-return]
+
+
 def _decide(message: Any, response: Any, decision: Decision) -> None:
     response.clear_route_cache = True
     _mutate(response.header_mutation, decision.set, decision.remove)
@@ -259,6 +270,7 @@ def _reporting(reply: Reporting) -> bytes:
 _ENCODERS: Mapping[type, Any] = {
     ForwardHead: _forward_head,
     ForwardWhole: _forward_whole,
+    ForwardAtOnce: _forward_at_once,
     Piece: _piece,
     PassHead: _pass_head,
     PassBody: _pass_body,

@@ -11,6 +11,7 @@ from epp.extproc.budget import BodyBudget
 from epp.extproc.messages import (
     Answer,
     Body,
+    ForwardAtOnce,
     ForwardHead,
     ForwardWhole,
     Head,
@@ -34,6 +35,9 @@ MODES = st.sampled_from([m for m in Mode if m is not Mode.GRPC])
 SIZES = st.integers(0, 12) | st.sampled_from([61_999, 62_000, 62_001, 124_000, 150_000])
 
 
+FORWARDS = (ForwardHead, ForwardWhole, ForwardAtOnce)
+
+
 class Script(msgspec.Struct):
     """What a gateway shows of one HTTP exchange."""
 
@@ -42,6 +46,7 @@ class Script(msgspec.Struct):
     response: list[Message]
     request_body: bytes
     response_body: bytes
+    at_once: bool
 
 
 @st.composite
@@ -84,7 +89,7 @@ def scripts(draw: st.DrawFn) -> Script:
     if duplex and isinstance(last, Body) and draw(st.booleans()):
         request.append(last)  # the last piece once more
     request[0] = msgspec.structs.replace(request[0], modes=told)
-    return Script(told, request, response, request_body, response_body)
+    return Script(told, request, response, request_body, response_body, draw(st.booleans()))
 
 
 def play(script: Script, session: Session) -> tuple[list[Reply], int, int]:
@@ -95,7 +100,7 @@ def play(script: Script, session: Session) -> tuple[list[Reply], int, int]:
         event = session.receive(message)
         if isinstance(event, RequestReady):
             decisions += 1
-            session.accept(build.pick("a"), event.arrival.body)
+            session.accept(build.pick("a"), event.arrival.body, at_once=script.at_once)
         elif event is not None:
             heard += 1
         replies += session.replies()
@@ -114,24 +119,31 @@ def is_duplex(modes: Modes | None, which: Side) -> bool:
     return mode is Mode.FULL_DUPLEX_STREAMED
 
 
+def as_piece(reply: Reply) -> Piece | None:
+    """What a reply says of a full-duplex body."""
+    if isinstance(reply, ForwardAtOnce):
+        return Piece(Side.REQUEST, reply.data, ends=True)
+    return reply if isinstance(reply, Piece) else None
+
+
 @given(scripts())
 def test_one_decision_and_every_byte_once(script: Script) -> None:
     budget = BodyBudget(BUDGET)
     replies, decisions, heard = play(script, new_session(budget))
     assert decisions == 1
     assert heard == len(script.response)
-    assert sum(isinstance(reply, ForwardHead | ForwardWhole) for reply in replies) == 1
+    assert sum(isinstance(reply, FORWARDS) for reply in replies) == 1
     assert budget.used == 0
     for which, body in (
         (Side.REQUEST, script.request_body),
         (Side.RESPONSE, script.response_body),
     ):
-        pieces = [r for r in replies if isinstance(r, Piece) and r.side is which]
+        pieces = [r for r in map(as_piece, replies) if r is not None and r.side is which]
         if not is_duplex(script.modes, which):
             assert pieces == []
             continue
         assert b"".join(piece.data for piece in pieces) == body
-        assert all(len(piece.data) <= 62_000 for piece in pieces)
+        assert all(len(r.data) <= 62_000 for r in replies if isinstance(r, Piece))
         messages = script.request if which is Side.REQUEST else script.response
         by_flag = any(isinstance(m, Body) and m.ends for m in messages)
         assert [p.ends for p in pieces if p.ends] == [True] * by_flag
@@ -161,7 +173,10 @@ def test_outside_full_duplex_each_message_has_exactly_one_reply_of_its_kind(
 @given(scripts())
 def test_replies_of_a_side_come_as_head_body_trailers(script: Script) -> None:
     replies, _, _ = play(script, new_session(BodyBudget(BUDGET)))
-    order = {ForwardHead: 0, PassHead: 0, Piece: 1, PassBody: 1, ForwardWhole: 1, PassTrailers: 2}
+    order = {
+        ForwardHead: 0, PassHead: 0, ForwardAtOnce: 1, Piece: 1, PassBody: 1, ForwardWhole: 1,
+        PassTrailers: 2,
+    }  # fmt: skip
     for which in Side:
         ranks = [order[type(r)] for r in replies if getattr(r, "side", Side.REQUEST) is which]
         assert ranks == sorted(ranks)
@@ -197,7 +212,7 @@ def test_no_order_of_messages_breaks_a_session(messages: list[Message], refused_
                 event = session.receive(message)
             if isinstance(event, RequestReady):
                 decisions += 1
-                session.accept(build.pick("a"), event.arrival.body)
+                session.accept(build.pick("a"), event.arrival.body, at_once=refused_at % 2 == 0)
         except EppError as error:
             session.reject(error)
         replies += session.replies()

@@ -11,9 +11,11 @@ from epp.extproc.messages import (
     Answer,
     Body,
     Decision,
+    ForwardAtOnce,
     ForwardHead,
     ForwardWhole,
     Head,
+    Message,
     Mode,
     Modes,
     PassBody,
@@ -510,6 +512,57 @@ def test_whether_the_answer_goes_by_unseen(
     if seen:
         s.receive(Head(RESPONSE, {":status": "200"}, ends=seen == 2))
     assert s.unseen(closed=closed) is unseen
+
+
+# --- head and body in one reply ------------------------------------------------------
+
+
+LEAN = modes(Mode.FULL_DUPLEX_STREAMED, Mode.NONE)
+
+
+def at_once(told: Modes | None, *last: Message, body: bytes = b"abcd") -> list[Reply]:
+    """The replies to a request whose gateway takes head and body in one."""
+    s = session(largest=2**21, budget=BodyBudget(2**21))
+    s.receive(head(told=told))
+    s.receive(Body(REQUEST, body))
+    event = None
+    for message in last:
+        event = s.receive(message)
+    assert isinstance(event, RequestReady)
+    s.accept(build.pick("a"), event.arrival.body, at_once=True)
+    return s.replies()
+
+
+ENDS = Body(REQUEST, b"", ends=True)
+
+
+def test_where_no_answer_is_shown_head_and_body_go_on_in_one_reply() -> None:
+    assert at_once(LEAN, ENDS) == [ForwardAtOnce(TO_A.decision, b"abcd")]
+
+
+def test_a_body_may_be_a_mebibyte_to_go_on_with_the_head() -> None:
+    whole, longer = bytes(2**20), bytes(2**20 + 1)
+    assert at_once(LEAN, ENDS, body=whole) == [ForwardAtOnce(TO_A.decision, whole)]
+    replies = at_once(LEAN, ENDS, body=longer)
+    assert [type(reply) for reply in replies] == [ForwardHead, *[Piece] * 17]
+
+
+@pytest.mark.parametrize(
+    ("told", "last"),
+    [
+        pytest.param(DUPLEX, ENDS, id="the answer is shown"),
+        pytest.param(None, ENDS, id="the gateway told nothing"),
+        pytest.param(LEAN, Trailers(REQUEST), id="trailers follow"),
+    ],
+)
+def test_elsewhere_the_body_follows_in_pieces(told: Modes | None, last: Message) -> None:
+    first, piece, *_ = at_once(told, last)
+    assert first == TO_A
+    assert piece == Piece(REQUEST, b"abcd", ends=last is ENDS)
+
+
+def test_an_empty_body_never_replaces_one() -> None:
+    assert at_once(LEAN, ENDS, body=b"") == [TO_A, Piece(REQUEST, b"", ends=True)]
 
 
 # --- out of order ------------------------------------------------------------------

@@ -10,6 +10,7 @@ from epp.extproc.messages import (
     Answer,
     Body,
     Decision,
+    ForwardAtOnce,
     ForwardHead,
     ForwardWhole,
     Head,
@@ -123,6 +124,7 @@ def test_a_message_that_only_informs_wants_no_answer() -> None:
 # --- out ---------------------------------------------------------------------------
 
 DECISION = Decision("a:1", {"x-gateway-destination-endpoint": "a:1"}, ("x-bad",), {"a:1": 0.5})
+USUAL = Decision("a:1", {"x-gateway-destination-endpoint": "a:1"})
 
 
 def test_the_decision_stands_in_header_and_metadata() -> None:
@@ -141,6 +143,17 @@ def test_a_whole_body_is_replaced_only_if_it_changed() -> None:
     assert not kept.request_body.response.HasField("body_mutation")
     assert changed.request_body.response.body_mutation.body == b"new"
     assert gateway.destination(changed) == "a:1"
+
+
+@pytest.mark.parametrize("decision", [DECISION, USUAL], ids=["with more", "usual"])
+def test_head_and_body_in_one_reply_decide_as_the_head_alone_does(decision: Decision) -> None:
+    alone, both = encode(ForwardHead(decision)), encode(ForwardAtOnce(decision, b"new"))
+    response = both.request_headers.response
+    assert response.status == pb.CommonResponse.CONTINUE_AND_REPLACE
+    assert response.body_mutation.body == b"new"
+    response.ClearField("status")
+    response.ClearField("body_mutation")
+    assert both == alone
 
 
 def test_pieces_are_streamed_replies() -> None:

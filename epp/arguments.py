@@ -77,7 +77,7 @@ def _reader(hint: Any) -> dict[str, Any]:
     if hint is bool:
         return {"type": truth, "nargs": "?", "const": True}
     if typing.get_origin(hint) is tuple:
-        return {"type": _words}
+        return {"type": words}
     if typing.get_origin(hint) is typing.Literal:
         return {"choices": typing.get_args(hint)}
     if isinstance(hint, types.UnionType):  # X | None
@@ -85,5 +85,6 @@ def _reader(hint: Any) -> dict[str, Any]:
     return {"type": hint}
 
 
-def _words(text: str) -> tuple[str, ...]:
+def words(text: str) -> tuple[str, ...]:
+    """Read words with commas between them."""
     return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -11,7 +11,7 @@ from typing import Any
 
 import epp
 from epp import ciphers, go_flags, output
-from epp.arguments import count, port, truth
+from epp.arguments import count, port, positive, truth, words
 from epp.config.units import parse_duration, parse_quantity
 from epp.errors import ConfigError
 from epp.options import ServeOptions
@@ -176,6 +176,7 @@ def _serve(verbs: Any) -> None:
         help="last decisions kept for `epp explain`, some 3 kB each; 0 keeps none",
     )  # fmt: skip
 
+    _serve_recording(serve, default)
     go_flags.add_ignored(serve)
     go_flags.add_moved(serve, {
         "model-server-metrics-scheme": {"choices": ("http", "https")},
@@ -185,6 +186,39 @@ def _serve(verbs: Any) -> None:
         },
     })  # fmt: skip
     serve.set_defaults(run=_run_serve)
+
+
+def _serve_recording(serve: argparse.ArgumentParser, default: ServeOptions) -> None:
+    record = serve.add_argument_group("recording (traffic without its content, docs/traffic.md)")
+    record.add_argument(
+        "--record-file", default="", metavar="FILE",
+        help="record each request: times, lengths, what it shares; never a part of it",
+    )  # fmt: skip
+    record.add_argument(
+        "--record-file-size", type=_some, default=default.record_file_size,
+        help="of a file; a full one is compressed and put aside",
+    )  # fmt: skip
+    record.add_argument(
+        "--record-files", type=count, default=default.record_files, metavar="N",
+        help="files put aside; the oldest is deleted",
+    )  # fmt: skip
+    record.add_argument(
+        "--record-key-file", default="", metavar="FILE",
+        help="holds the secret of the names that are written, 32 bytes or more; by default a "
+        "random one that ends with the process",
+    )  # fmt: skip
+    record.add_argument(
+        "--record-key-period", type=_long, default=default.record_key_period,
+        help="after which names and numbers begin anew",
+    )  # fmt: skip
+    record.add_argument(
+        "--record-least-sharers", type=positive, default=default.record_least_sharers,
+        metavar="N", help="conversations that must share a prefix before that is told",
+    )  # fmt: skip
+    record.add_argument(
+        "--record-classes", type=words, default=(), metavar="NAME,...",
+        help="objectives that are written by their own name; all others get a keyed one",
+    )  # fmt: skip
 
 
 def _serve_answers(serve: argparse.ArgumentParser) -> None:
@@ -310,6 +344,13 @@ def _seconds(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _long(text: str) -> float:
+    seconds = _seconds(text)
+    if seconds < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1s, not {text!r}")
+    return seconds
 
 
 def _size(text: str) -> int:

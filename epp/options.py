@@ -87,6 +87,15 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     receipts: int = 200  #: last decisions kept to be explained; 0 keeps none
     tracing: bool | None = None  #: None traces if OpenTelemetry's variables name an exporter
 
+    # recording, without content
+    record_file: str = ""  #: "": nothing is recorded
+    record_file_size: int = 64 * 2**20  #: of a file, before it is put aside
+    record_files: int = 8  #: files put aside
+    record_key_file: str = ""  #: holds the key of names; "": a random one
+    record_key_period: float = 86_400.0  #: after which the key changes
+    record_least_sharers: int = 5  #: conversations that share a block before that is told
+    record_classes: tuple[str, ...] = ()  #: objectives written by their own name
+
     warnings: tuple[str, ...] = ()  #: about the command line itself, to be logged at start
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from epp import headers
 from epp.clock import Clock
@@ -16,9 +17,12 @@ from epp.observe.truth import TruthObserver
 from epp.options import ServeOptions
 from epp.plugin import AnswerHeaderAdder, Observer
 from epp.pool import Forget
+from epp.recording.recorder import Recorder, Settings
 from epp.telemetry import log as logs
 from epp.telemetry.metrics import Metrics
 from epp.ttft.forecast import Forecaster
+
+POOL = "{pool}"  #: in the name of a recording's file, stands for the pool's
 
 
 class Watching:
@@ -29,13 +33,21 @@ class Watching:
         metrics: counts.
         ledger: what is in flight.
         clock: tells the time.
+        pool: its name, for files of its own.
     """
 
     def __init__(
-        self, options: ServeOptions, metrics: Metrics, *, ledger: Ledger, clock: Clock
+        self,
+        options: ServeOptions,
+        metrics: Metrics,
+        *,
+        ledger: Ledger,
+        clock: Clock,
+        pool: str = "",
     ) -> None:
         self.forecaster = Forecaster(ledger, clock)
         self.receipts = Receipts(options.receipts, ledger, clock) if options.receipts else None
+        self.recorder = _recorder(options, pool, clock)
         self._options = options
         self._metrics = metrics
         self._clock = clock
@@ -51,6 +63,8 @@ class Watching:
         ]
         if self.receipts is not None:
             found.append(self.receipts)
+        if self.recorder is not None:
+            found.append(self.recorder)
         if self._options.verbosity >= logs.DEBUG_VERBOSITY:
             found.append(DecisionLog())
         return tuple(found)
@@ -58,7 +72,18 @@ class Watching:
     @property
     def forgets(self) -> tuple[Forget, ...]:
         """What drops the knowledge of an endpoint that is gone."""
-        return (self._metrics.forget, self.forecaster.forget)
+        recorder = () if self.recorder is None else (self.recorder.forget,)
+        return (self._metrics.forget, self.forecaster.forget, *recorder)
+
+    @property
+    def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """What runs beside the traffic, by name."""
+        if self.recorder is None:
+            return {}
+        recorder = self.recorder
+        self._metrics.live("epp_recorded_requests_total", lambda: float(recorder.written))
+        self._metrics.live("epp_record_dropped_total", lambda: recorder.dropped)
+        return {"recorder": recorder.run()}
 
     @property
     def answer_headers(self) -> tuple[AnswerHeaderAdder, ...]:
@@ -83,3 +108,18 @@ class DecisionHeader:
         """See `plugin.AnswerHeaderAdder.answer_headers`."""
         said = self._receipts.summary(pick)
         return {headers.DECISION: said} if said else {}
+
+
+def _recorder(options: ServeOptions, pool: str, clock: Clock) -> Recorder | None:
+    if not options.record_file:
+        return None
+    settings = Settings(
+        file=options.record_file.replace(POOL, pool.replace("/", "-")),
+        most_bytes=options.record_file_size,
+        kept=options.record_files,
+        key_file=options.record_key_file,
+        key_period=options.record_key_period,
+        least=options.record_least_sharers,
+        classes=options.record_classes,
+    )
+    return Recorder(settings, clock)

@@ -72,7 +72,7 @@ class Lane:
         self.metrics = metrics
         self.book = RuleBook(tell=metrics.rewritten)
         self.board = Board(self.pool, self.ledger, metrics.store, clock)
-        self.watching = Watching(options, metrics, ledger=self.ledger, clock=clock)
+        self.watching = Watching(options, metrics, ledger=self.ledger, clock=clock, pool=name)
         self.last_error = ""  #: why the last reload was refused; "" if it was not
         self._shared = shared
         self._resting: set[str] = set()  #: names of plugins left out for their faults
@@ -143,7 +143,7 @@ class Lane:
 
     def work(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         """What is to run all the time, by name, besides what tells the endpoints."""
-        return {"scrape": self._scraper(), "board": self.board.run()}
+        return {"scrape": self._scraper(), "board": self.board.run(), **self.watching.tasks}
 
     def _scraper(self) -> Coroutine[Any, Any, None]:
         """Scrape the endpoints, as the configuration says now, until cancelled."""

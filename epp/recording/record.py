@@ -39,7 +39,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     think: float | None = None  #: from the end of its parent's answer until it arrived
     ttft: float | None = None  #: from its arrival
     duration: float | None = None  #: until the answer's end, from its arrival
-    cached_tokens: int | None = None  #: as the engine reported
+    counted_tokens: int | None = None  #: prompt tokens as the engine counted them
+    cached_tokens: int | None = None  #: of these, as the engine reported
     predicted_tokens: int | None = None  #: believed cached when it was sent there
     slot: int | None = None  #: which pod served it, by a number that the pod keeps
     reason: str = ""  #: why there, a fixed word
@@ -74,6 +75,7 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     think_ms: Milliseconds | None = None
     ttft_ms: Milliseconds | None = None
     e2e_ms: Milliseconds | None = None
+    counted_tokens: Count | None = None
     cached_tokens: Count | None = None
     predicted_tokens: Count | None = None
     slot: Count | None = None
@@ -108,6 +110,7 @@ def record_of(line: Line) -> Record:
         think=_seconds(line.think_ms),
         ttft=_seconds(line.ttft_ms),
         duration=_seconds(line.e2e_ms),
+        counted_tokens=line.counted_tokens,
         cached_tokens=line.cached_tokens,
         predicted_tokens=line.predicted_tokens,
         slot=line.slot,
@@ -133,6 +136,7 @@ def line_of(record: Record, block_tokens: int, *, runs: bool = True) -> Line:
         think_ms=_milliseconds(record.think),
         ttft_ms=_milliseconds(record.ttft),
         e2e_ms=_milliseconds(record.duration),
+        counted_tokens=record.counted_tokens,
         cached_tokens=record.cached_tokens,
         predicted_tokens=record.predicted_tokens,
         slot=record.slot,

@@ -211,6 +211,9 @@ OURS = (
     Spec("epp_buffered_bytes", "gauge", "Request bytes held in memory."),
     Spec("epp_open_exchanges", "gauge", "Requests whose end is awaited from elsewhere."),
     Spec("epp_reaped_requests_total", "counter", "Requests given up: nobody told their end."),
+    Spec("epp_recorded_requests_total", "counter", "Requests written to --record-file."),
+    Spec("epp_record_dropped_total", "counter", "Requests not recorded: queue full, or an error.",
+         ("reason",)),
 )  # fmt: skip
 
 _ENDPOINT = ("endpoint_name", "namespace", "port")

@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from epp import fleet
-from epp.bench import access_log
+from epp.bench import access_log, kv
 from epp.bench.schedule import schedule
 from epp.gateway.options import Mode
 from epp.gateway.render import GatewayOptions
@@ -87,6 +89,9 @@ CEILINGS = {
     "stream lean: picker CPU 1,000 / 100 chunks": 5.0,
     "100-chunk stream: picker + Envoy CPU lean / stock": 0.5,
     "access log, 2,000 entries/s: percent of a core": 25.0,
+    "KV events: CPU us a block": 30.0,
+    "KV look-up, 8k tokens of 1,000 endpoints: CPU ms": 3.0,
+    "KV look-up, 128k tokens: CPU ms": 15.0,
 }
 
 
@@ -132,7 +137,18 @@ def _access_log(seconds: float) -> Measured:
                     cost.core_percent)  # fmt: skip
 
 
-INSIDE = {"schedule_1000x8k": _schedule, "access_log_2000": _access_log}
+def _kv(measure: Callable[[float], kv.Cost], seconds: float) -> Measured:
+    cost = measure(seconds)
+    return Measured(cost.cpu_ms, None, cost.rate, cost.p50_ms, cost.p99_ms, cost.count, 0)
+
+
+INSIDE: Mapping[str, Callable[[float], Measured]] = {
+    "schedule_1000x8k": _schedule,
+    "access_log_2000": _access_log,
+    "kv_ingest": partial(_kv, kv.ingest),
+    "kv_lookup_8k_1000": partial(_kv, kv.look_up_8k),
+    "kv_lookup_128k": partial(_kv, kv.look_up_128k),
+}
 """Cases that need no gateway; each is given the seconds to measure."""
 
 
@@ -240,6 +256,10 @@ def _ratios(console: Console, measured: dict[str, Measured]) -> bool:
             both("stream100_lean"), both("stream100_stock")),
         "access log, 2,000 entries/s: percent of a core": (
             cpu("access_log_2000", "core_percent"), 1.0),
+        "KV events: CPU us a block": (cpu("kv_ingest", "picker_cpu_ms"), 0.001),
+        "KV look-up, 8k tokens of 1,000 endpoints: CPU ms": (
+            cpu("kv_lookup_8k_1000", "picker_cpu_ms"), 1.0),
+        "KV look-up, 128k tokens: CPU ms": (cpu("kv_lookup_128k", "picker_cpu_ms"), 1.0),
         "220 KB: rate without / with picker": (rate("prompt220k_direct"), rate("prompt220k_lean")),
         "1,000 endpoints x 8k tokens: p99 ms": (
             measured["schedule_1000x8k"].p99_ms if "schedule_1000x8k" in measured else None, 1.0),

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from epp.prefix.exact.sequence import Apply, Ask, Reset, Sequence, Step
+from epp.prefix.feed.sequence import Apply, Ask, Reset, Sequence, Step
 
 MEMORY = 6  #: messages the engine remembers
 

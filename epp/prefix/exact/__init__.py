@@ -1,5 +1,4 @@
 """What engines say of their KV caches, as an index: which endpoint holds which blocks.
 
-`index.ExactIndex` is the whole of it for readers; `sequence`, `trust` and `audit` say how far it
-may be believed.
+`index.ExactIndex` is the whole of it for readers.
 """

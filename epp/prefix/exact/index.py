@@ -25,7 +25,7 @@ from epp.prefix.exact import held, source
 from epp.prefix.exact.events import Cleared, Event, Stored
 from epp.prefix.exact.held import Blocks
 from epp.prefix.exact.keys import Keys, Prompt, chain
-from epp.prefix.exact.match import Slots, TierCounts, match
+from epp.prefix.exact.match import Slots, TierCounts, bits, match
 from epp.prefix.exact.source import Shelf, Source
 from epp.prefix.exact.table import Slab
 from epp.prefix.exact.waiting import Room
@@ -34,15 +34,19 @@ BLOCK_TOKENS = 16
 SMALLEST = 8  #: tokens a block; below it the index is larger than what it describes
 MOST_BYTES = 1_500_000_000
 MOST_BLOCKS = 1 << 17  #: of one prompt that are looked up
+MOST_NAMED, FEW = 128, 16  #: sets of endpoints whose names are kept, and how large they are
 SWEEP = 1  #: segments of dropped sources swept with each write, 0.2 ms each
 
 NO_RANKS: Mapping[EndpointId, int] = {}
 
 
+Chains = tuple[tuple[BlockHash, ...], ...]
+
+
 class Known(msgspec.Struct, frozen=True):
     """Who holds how much of one prompt."""
 
-    chains: tuple[tuple[BlockHash, ...], ...]  #: the prompt's blocks, by every secret
+    chains: Chains  #: the prompt's blocks, by every secret
     blocks: Mapping[EndpointId, int]  #: leading blocks each endpoint holds; absent means 0
     lower: Mapping[EndpointId, TierCounts] = {}  #: of these, by tier, where some are not on the GPU
     ranks: Mapping[EndpointId, int] = NO_RANKS
@@ -76,7 +80,9 @@ class ExactIndex:
         self._runs = Runs()
         self._sources: dict[tuple[EndpointId, int], Source] = {}
         self._ranked: set[EndpointId] = set()  # endpoints with several sources
-        self._owners: list[tuple[EndpointId, int] | None] = []  # by slot; None if dropped
+        self._endpoints: list[EndpointId] = []  # by slot; the last that had it, if it is free
+        self._ranks: list[int] = []  # by slot
+        self._names: dict[int, dict[EndpointId, None]] = {}  # of sets of slots
         self._live = 0  # bits of slots in use
         self._free: list[int] = []
         self._dropped: list[Source] = []
@@ -87,10 +93,13 @@ class ExactIndex:
         ``model`` is what requests for the engine call its model, where they name no adapter.
         """
         self._drop(endpoint_id, rank)
-        slot = self._free.pop() if self._free else len(self._owners)
-        if slot == len(self._owners):
-            self._owners.append(None)
-        self._owners[slot] = (endpoint_id, rank)
+        if not self._free:
+            self._free.append(len(self._endpoints))
+            self._endpoints.append(endpoint_id)
+            self._ranks.append(rank)
+        slot = self._free.pop()
+        self._endpoints[slot], self._ranks[slot] = endpoint_id, rank
+        self._names.clear()
         self._live |= 1 << slot
         self._sources[endpoint_id, rank] = Source(self._shelf, slot, model=model)
         if any((endpoint_id, other) in self._sources for other in range(rank)) or rank:
@@ -133,11 +142,10 @@ class ExactIndex:
             chain(prompt, root, block_tokens=self.block_tokens, most=MOST_BLOCKS, runs=self._runs)
             for root in self._shelf.keys.roots(prompt.model, prompt.salt)
         ])  # fmt: skip
-        best = Slots({}, {})
-        for each in chains:
-            if each:
-                best = _better(best, match(self._blocks, np.array(each, np.uint64), self._live))
-        return self._known(chains, best)
+        found = [match(self._blocks, np.array(each, np.uint64), self._live) for each in chains]
+        if len(found) == 1 and not self._ranked:
+            return self._named(chains, found[0])
+        return self._best(chains, found)
 
     def expect(
         self, endpoint_id: EndpointId, blocks: Sequence[int], *, until: float, held: int = 0,
@@ -194,38 +202,55 @@ class ExactIndex:
         if teller is None:
             return
         teller.retire()
-        self._owners[teller.slot] = None
         self._live &= ~(1 << teller.slot)
         self._dropped.append(teller)
 
-    def _known(self, chains: tuple[tuple[BlockHash, ...], ...], slots: Slots) -> Known:
-        owners = self._owners
+    def _named(self, chains: Chains, found: Slots) -> Known:
+        """Name what was found, where each endpoint has one slot."""
+        blocks: dict[EndpointId, int] = {}
+        for members, count in sorted(found.groups, key=_size, reverse=True):
+            named = dict.fromkeys(self._names_of(members), count)
+            if blocks:
+                blocks.update(named)
+            else:
+                blocks = named
+        name = self._endpoints.__getitem__
+        return Known(chains, blocks, {name(slot): own for slot, own in found.lower.items()})
+
+    def _names_of(self, members: int) -> Iterable[EndpointId]:
+        """Return the endpoints in a set of slots.
+
+        Large sets come again and again: from a dictionary of them another one is made in 20 ns an
+        endpoint, where it takes 120 ns to name them anew.
+        """
+        names = self._names.get(members)
+        if names is None:
+            if len(self._names) >= MOST_NAMED:
+                self._names.clear()
+            names = dict.fromkeys(map(self._endpoints.__getitem__, bits(members)))
+            if len(names) >= FEW:
+                self._names[members] = names
+        return names
+
+    def _best(self, chains: Chains, found: Sequence[Slots]) -> Known:
+        """Name what was found, of each endpoint the longest by any chain and rank."""
         blocks: dict[EndpointId, int] = {}
         lower: dict[EndpointId, TierCounts] = {}
         ranks: dict[EndpointId, int] = {}
-        for slot, count in slots.blocks.items():
-            if (owner := owners[slot]) is not None:
-                endpoint_id = owner[0]
-                if endpoint_id in self._ranked:
+        for slots in found:
+            for members, count in slots.groups:
+                for slot in bits(members):
+                    endpoint_id = self._endpoints[slot]
                     if count <= blocks.get(endpoint_id, 0):
                         continue
-                    ranks[endpoint_id] = owner[1]
+                    blocks[endpoint_id] = count
                     lower.pop(endpoint_id, None)
-                blocks[endpoint_id] = count
-                if slot in slots.lower:
-                    lower[endpoint_id] = slots.lower[slot]
+                    if slot in slots.lower:
+                        lower[endpoint_id] = slots.lower[slot]
+                    if endpoint_id in self._ranked:
+                        ranks[endpoint_id] = self._ranks[slot]
         return Known(chains, blocks, lower, ranks)
 
 
-def _better(one: Slots, other: Slots) -> Slots:
-    """Return the longer match of each slot."""
-    if not one.blocks:
-        return other
-    blocks, lower = dict(one.blocks), dict(one.lower)
-    for slot, count in other.blocks.items():
-        if count > blocks.get(slot, 0):
-            blocks[slot] = count
-            lower.pop(slot, None)
-            if slot in other.lower:
-                lower[slot] = other.lower[slot]
-    return Slots(blocks, lower)
+def _size(group: tuple[int, int]) -> int:
+    return group[0].bit_count()

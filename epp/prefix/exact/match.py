@@ -27,20 +27,21 @@ TierCounts = tuple[int, int, int, int, int]
 class Slots(msgspec.Struct, frozen=True):
     """What a look-up found, by slot."""
 
-    blocks: dict[int, int]  #: leading blocks held in any tier; slots with none are absent
+    groups: list[tuple[int, int]]
+    """Sets of slots, as bits, with the leading blocks that each of them holds in any tier, > 0."""
     lower: dict[int, TierCounts]  #: of these, by tier; only slots with some that are not in `GPU`
 
 
 def match(blocks: Blocks, chain: Keys, live: int) -> Slots:
     """Return what the slots in ``live`` (a set of bits) hold of ``chain``."""
-    found: dict[int, int] = {}
+    groups: list[tuple[int, int]] = []
     lower: dict[int, list[int]] = {}
     holding, position = live, 0
     for planes, length in _runs(blocks, chain):
         still = holding & (planes[0] | planes[1] | planes[2] | planes[3] | planes[4])
         if still != holding:
             if position:
-                _note(holding & ~still, position, found)
+                groups.append((holding & ~still, position))
             holding = still
             if not holding:
                 break
@@ -48,10 +49,10 @@ def match(blocks: Blocks, chain: Keys, live: int) -> Slots:
         if slower:
             _count(planes, slower, length, lower)
         position += length
-    if position:
-        _note(holding, position, found)
-    counted = {slot: _counts(found[slot], own) for slot, own in lower.items() if slot in found}
-    return Slots(found, counted)
+    if position and holding:
+        groups.append((holding, position))
+    counted = {slot: _counts(_blocks_of(slot, groups), own) for slot, own in lower.items()}
+    return Slots(groups, counted)
 
 
 def _runs(blocks: Blocks, chain: Keys) -> Iterator[tuple[Planes, int]]:
@@ -76,8 +77,8 @@ def _strides(length: int) -> Iterator[tuple[int, int]]:
         start, number = end, number + 1
 
 
-def _note(slots: int, position: int, found: dict[int, int]) -> None:
-    found.update(dict.fromkeys(bits(slots), position))
+def _blocks_of(slot: int, groups: Sequence[tuple[int, int]]) -> int:
+    return next(blocks for members, blocks in groups if members >> slot & 1)
 
 
 def _count(planes: Planes, slots: int, length: int, lower: dict[int, list[int]]) -> None:

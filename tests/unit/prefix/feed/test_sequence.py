@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from epp.prefix.exact import sequence
-from epp.prefix.exact.sequence import Apply, Ask, Reset, Sequence, Step
+from epp.prefix.feed import sequence
+from epp.prefix.feed.sequence import Apply, Ask, Reset, Sequence, Step
 
 
 def message(number: int) -> bytes:

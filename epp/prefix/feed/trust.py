@@ -17,8 +17,8 @@ from enum import StrEnum
 
 import msgspec
 
-from epp.prefix.exact.audit import Audit
-from epp.prefix.exact.sequence import Sequence
+from epp.prefix.feed.audit import Audit
+from epp.prefix.feed.sequence import Sequence
 
 OVERDUE_SECONDS = 5.0
 """Events come at the end of the step that computed the blocks: after this long they do not come."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from epp.prefix.exact import audit as audits
-from epp.prefix.exact.audit import Audit
-from epp.prefix.exact.sequence import Sequence
-from epp.prefix.exact.trust import ANEW_SECONDS, EXPECTED_SECONDS, Confidence, Level, Trust
+from epp.prefix.feed import audit as audits
+from epp.prefix.feed.audit import Audit
+from epp.prefix.feed.sequence import Sequence
+from epp.prefix.feed.trust import ANEW_SECONDS, EXPECTED_SECONDS, Confidence, Level, Trust
 
 BLOCK = 16
 

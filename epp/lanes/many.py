@@ -26,6 +26,7 @@ from epp.model import Arrival, Endpoint, EndpointId
 from epp.origin import namespace_of, pools_of
 from epp.telemetry.admin import AdminPages, Page
 from epp.telemetry.metrics import Metrics
+from epp.watching import POOL
 
 RESTART_SECONDS = 5.0  #: before the work of a lane that failed begins again
 
@@ -47,10 +48,18 @@ class Many:
         shared: by all lanes.
         metrics: the process's; each lane has counts of its own besides.
         read: tells the configuration of pools that have none of their own.
+
+    Raises:
+        ConfigError: that configuration is wrong, or pools would write one file.
     """
 
     def __init__(self, shared: Shared, metrics: Metrics, read: Read) -> None:
         options = shared.options
+        if options.record_file and POOL not in options.record_file:
+            raise ConfigError(
+                f"--record-file {options.record_file}: many pools need a file each, as with "
+                f"{POOL} in its name"
+            )
         self.lanes: dict[str, Lane] = {}
         self.router = Nowhere()
         self._shared = shared

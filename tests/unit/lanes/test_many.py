@@ -72,6 +72,12 @@ def test_a_wrong_configuration_of_the_process_fails_the_start() -> None:
         Many(process.many._shared, Metrics(process=False), process._read)
 
 
+def test_pools_that_would_record_into_one_file_fail_the_start() -> None:
+    options = ServeOptions(all_pools=True, pool_namespace="models", record_file="/tmp/traffic")
+    with pytest.raises(ConfigError, match=r"\{pool\} in its name"):
+        Process(options)
+
+
 def test_a_reload_reaches_the_pools_without_a_configuration_of_their_own() -> None:
     async def main() -> None:
         process = Process()

@@ -173,6 +173,11 @@ class ExactIndex:
         done, teller.expected.computed = teller.expected.computed, []
         return done
 
+    def refused(self, endpoint_id: EndpointId, *, rank: int = 0) -> int:
+        """Return how many blocks a rank told, since it joined, that there was no room for."""
+        teller = self._sources.get((endpoint_id, rank))
+        return 0 if teller is None else teller.refused
+
     def rotate(self, keys: Keys) -> None:
         """Name blocks by other secrets from now on; what is named keeps its name.
 

@@ -16,6 +16,7 @@ Hot path: 1.5 us for each block stored, 1.1 us for each removed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -104,6 +105,7 @@ class Source:
     def __init__(self, shelf: Shelf, slot: int, *, model: str = "") -> None:
         self.slot = slot
         self.model = model
+        self.refused = 0  #: of its blocks, as there was no room for them
         self.expected = Expected(shelf.blocks, slot)
         self._shelf = shelf
         self._table = Table(shelf.segments)
@@ -244,11 +246,11 @@ class Source:
         tokens, hold, digest = event.tokens, self._hold, xxh3_64_intdigest
         target = self._target(event.tier, event.group)
         at = 0
-        for engine in event.hashes:
+        for number, engine in enumerate(event.hashes):
             copies = self._waiting.claim(handle(engine, target.salt)) if waited else 1
             held = hold(engine, digest(tokens[at : at + size], name), target, copies)
             if held is None:
-                return False
+                return self._refuse(event, number)
             name = held
             at += size
         return True
@@ -265,11 +267,17 @@ class Source:
             names = chain(piece, begun.name, block_tokens=self._shelf.block_tokens, most=tokens)
             name = self._hold_parts(engine, names, target, copies) if names else begun.name
             if name is None:
-                return False
+                return self._refuse(event, number)
             begun = _begun(piece, name, len(names) * self._shelf.block_tokens)
             if begun.tokens:
                 self._keep_open(engine, begun)
         return True
+
+    def _refuse(self, event: Stored, first: int) -> Literal[False]:
+        """Count the event's blocks from number ``first`` on, which there is no room for."""
+        self.refused += len(event.hashes) - first
+        self._shelf.refused += len(event.hashes) - first
+        return False
 
     def _keep_open(self, engine: int, begun: _Begun) -> None:
         if len(self._open) >= MOST_OPEN:
@@ -317,7 +325,6 @@ class Source:
         """Count ``copies`` more of a block; return the name it has; None if there is no room."""
         row = self._table.put(handle(engine, target.salt))
         if row == ABSENT:
-            self._shelf.refused += 1
             return None
         before = self._copies[row]
         if before:
@@ -326,7 +333,6 @@ class Source:
         else:
             self._names[row] = name
             if copies and not self._show(engine, name, target):
-                self._shelf.refused += 1
                 return None
             self._copies[row] = copies
         if self.expected and name in self.expected:

@@ -213,7 +213,8 @@ def test_what_finds_no_room_is_refused_and_the_rest_stays_right():
     for number in range(300):
         of.apply(A, [stored(number * 1000, 16)])
     figures = of.figures()
-    assert figures["refused"] > 0
+    assert of.refused(A) == figures["refused"] > 0
+    assert of.refused(B) == 0
     assert figures["bytes"] <= 150_000
     whole = [held(of, prompt(number * 1000, 256)).get(A, 0) for number in range(300)]
     assert whole[0] == 16

@@ -17,6 +17,9 @@ def add_arguments(traffic: argparse.ArgumentParser) -> None:
         title="verbs", metavar="VERB", required=True, parser_class=type(traffic)
     )
     _convert(verbs)
+    _fit(verbs)
+    _synth(verbs)
+    _compare(verbs)
 
 
 def _convert(verbs: Any) -> None:
@@ -38,6 +41,103 @@ def _run_convert(parsed: argparse.Namespace) -> int:
     trace = read(parsed)
     write_trace(trace, parsed.output, parsed.to)
     print(f"{len(trace.records)} requests in {trace.seconds:.0f} s to {parsed.output}")  # noqa: T201
+    return 0
+
+
+def _fit(verbs: Any) -> None:
+    fit = verbs.add_parser(
+        "fit",
+        help="make a model of a trace",
+        description="Make a model of a trace: what its arrivals, lengths, turns and repetitions "
+        "are like, by class of business.",
+    )
+    add_input(fit)
+    fit.add_argument("--output", required=True, metavar="FILE", help="the model, YAML")
+    fit.add_argument(
+        "--keep", choices=("shapes", "tables", "mixtures"), default="shapes",
+        help="shapes of conversations as they were, which is closest; tables of quantiles; "
+        "mixtures of lognormals, which are short",
+    )  # fmt: skip
+    fit.add_argument(
+        "--check", action="store_true", help="imitate the trace by the model, and compare"
+    )
+    fit.set_defaults(run=_run_fit)
+
+
+def _run_fit(parsed: argparse.Namespace) -> int:
+    from epp.traffic.model.files import read_model, write_model  # noqa: PLC0415
+    from epp.traffic.model.fit import fit  # noqa: PLC0415
+    from epp.traffic.model.synth import like  # noqa: PLC0415
+    from epp.traffic.study.compare import compare  # noqa: PLC0415
+    from epp.traffic.study.shown import shown  # noqa: PLC0415
+
+    trace = read(parsed)
+    write_model(fit(trace, keep=parsed.keep, source=", ".join(parsed.files)), parsed.output)
+    print(f"{len(trace.records)} requests in {trace.seconds:.0f} s to {parsed.output}")  # noqa: T201
+    if parsed.check:
+        made = like(read_model(parsed.output), trace.seconds)
+        print(shown(compare(trace, made), ("trace", "model")))  # noqa: T201
+    return 0
+
+
+def _synth(verbs: Any) -> None:
+    from epp.traffic.model.files import presets  # noqa: PLC0415
+
+    synth = verbs.add_parser("synth", help="make a trace of a model")
+    model = synth.add_mutually_exclusive_group(required=True)
+    model.add_argument("--model", metavar="FILE", help="a model, fitted or written by hand")
+    model.add_argument("--preset", choices=presets(), help="one of `epp`'s own")
+    synth.add_argument("--seconds", type=float, default=600.0, help="of traffic")
+    synth.add_argument("--rate", type=float, default=1.0, help="times as many conversations")
+    synth.add_argument("--seed", type=int, default=1, help="same seed, same trace")
+    synth.add_argument(
+        "--finish", action="store_true", help="let conversations end that have begun"
+    )
+    synth.add_argument("--to", choices=WRITERS, default="mooncake", help="what to write")
+    synth.add_argument("--output", required=True, metavar="FILE", help="the trace")
+    synth.set_defaults(run=_run_synth)
+
+
+def _run_synth(parsed: argparse.Namespace) -> int:
+    from epp.traffic.model.files import preset, read_model  # noqa: PLC0415
+    from epp.traffic.model.synth import Wanted, synthesize  # noqa: PLC0415
+
+    model = preset(parsed.preset) if parsed.preset else read_model(parsed.model)
+    wanted = Wanted(
+        seconds=parsed.seconds, rate=parsed.rate, seed=parsed.seed, finish=parsed.finish
+    )
+    trace = synthesize(model, wanted)
+    write_trace(trace, parsed.output, parsed.to)
+    print(f"{len(trace.records)} requests in {trace.seconds:.0f} s to {parsed.output}")  # noqa: T201
+    return 0
+
+
+def _compare(verbs: Any) -> None:
+    compare = verbs.add_parser(
+        "compare",
+        help="do two traces agree?",
+        description="Compare two traces: lengths and gaps, what caches of any size find in them, "
+        "and times to the first token, with intervals.",
+    )
+    add_input(compare)
+    compare.add_argument("--with", required=True, dest="other", metavar="FILE", help="the second")
+    compare.add_argument(
+        "--output", choices=("text", "json"), default="text", help="for people, or scripts"
+    )
+    compare.set_defaults(run=_run_compare)
+
+
+def _run_compare(parsed: argparse.Namespace) -> int:
+    import msgspec  # noqa: PLC0415
+
+    from epp.traffic.study.compare import compare  # noqa: PLC0415
+    from epp.traffic.study.shown import shown  # noqa: PLC0415
+
+    found = compare(read(parsed), read_trace([parsed.other]))
+    if parsed.output == "json":
+        print(msgspec.json.format(msgspec.json.encode(found)).decode())  # noqa: T201
+    else:
+        print(shown(found, ("first", "second")))  # noqa: T201
     return 0
 
 

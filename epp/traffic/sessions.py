@@ -15,6 +15,7 @@ from epp.recording.record import Record
 from epp.traffic.trace import Trace
 
 KEPT = 2  #: at least one part in so many of an answer comes back: engines strip what they thought
+THREADS = 16  #: of a conversation that are kept in view
 SHARED = 3  #: conversations that hold a block, from which on it tells nothing
 
 
@@ -33,6 +34,49 @@ def conversations(trace: Trace) -> list[list[Turn]]:
     else:
         named = _found(trace)
     return [list(_turns(records)) for records in named]
+
+
+def threads(trace: Trace) -> list[list[Turn]]:
+    """Return conversations, those taken apart that say several things side by side.
+
+    An agent's session may hold prompts of other agents, and forks. A thread goes on while prompts
+    keep all full blocks of the one before, or at least half of it: compaction, edits.
+    """
+    found: list[list[Turn]] = []
+    for talk in conversations(trace):
+        parts: list[list[Record]] = []
+        for turn in talk:
+            _thread(parts, turn.record, trace.block_tokens).append(turn.record)
+        found += [list(_turns(part)) for part in parts]
+    return sorted(found, key=lambda talk: talk[0].record.at)
+
+
+def _thread(parts: list[list[Record]], record: Record, block_tokens: int) -> list[Record]:
+    """The thread that ``record`` continues, or a new one."""
+    best, most = None, 0
+    for part in reversed(parts[-THREADS:]):
+        last = part[-1]
+        full = last.input_tokens // block_tokens
+        shared = common(record.hash_ids, last.hash_ids)
+        if shared > most and 2 * shared >= full:
+            best, most = part, shared
+    if best is None and parts and not record.runs:
+        best = parts[-1]  # nothing is known of blocks
+    if best is None:
+        parts.append(best := [])
+    return best
+
+
+def common(ids: Sequence[int], others: Sequence[int]) -> int:
+    """Return how many leading ids are the same; they are chained, so the last equal one tells."""
+    low, high = 0, min(len(ids), len(others))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if ids[middle - 1] == others[middle - 1]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _turns(records: Iterable[Record]) -> Iterable[Turn]:

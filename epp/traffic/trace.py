@@ -42,6 +42,11 @@ def trace_of(records: Iterable[Record], block_tokens: int, bad: Iterable[Bad] = 
     return Trace(tuple(ordered), block_tokens, tuple(bad))
 
 
+def full_blocks(record: Record, block_tokens: int) -> tuple[int, ...]:
+    """Return the ids of a prompt's full blocks: engines cache no others."""
+    return record.hash_ids[: record.input_tokens // block_tokens]
+
+
 def regrouped(trace: Trace, block_tokens: int) -> Trace:
     """Return the trace with larger blocks: each takes the id of its last small one.
 

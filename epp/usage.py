@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-METAVARS = {"int": "N", "count": "N", "positive": "N", "float": "X", "port": "PORT", "truth": "BOOL",
+METAVARS = {"int": "N", "count": "N", "positive": "N", "float": "X", "above_zero": "X", "port": "PORT", "truth": "BOOL",
             "_seconds": "DURATION", "_long": "DURATION", "_size": "SIZE", "_some": "SIZE"}  # fmt: skip
 """What stands for a flag's value, by the function that reads it."""
 CLOSE = 0.75  #: 0 to 1: how much a flag must be like another one to be taken for it

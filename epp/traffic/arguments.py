@@ -6,9 +6,9 @@ import argparse
 import sys
 from typing import Any
 
-from epp.arguments import positive
+from epp.arguments import count, positive
 from epp.traffic.files import READERS, WRITERS, Reading, read_trace, told, write_trace
-from epp.traffic.trace import Trace
+from epp.traffic.trace import Trace, TraceError
 
 
 def add_arguments(traffic: argparse.ArgumentParser) -> None:
@@ -20,6 +20,7 @@ def add_arguments(traffic: argparse.ArgumentParser) -> None:
     _fit(verbs)
     _synth(verbs)
     _compare(verbs)
+    _replay(verbs)
 
 
 def _convert(verbs: Any) -> None:
@@ -139,6 +140,58 @@ def _run_compare(parsed: argparse.Namespace) -> int:
     else:
         print(shown(found, ("first", "second")))  # noqa: T201
     return 0
+
+
+def _replay(verbs: Any) -> None:
+    replay = verbs.add_parser(
+        "replay",
+        help="send a trace's requests to a gateway",
+        description="Send a trace's requests to an OpenAI endpoint or gateway, with made-up text "
+        "that shares exactly what they share. A later turn waits for the answer before it. "
+        "Exit status 1 if any request failed.",
+    )
+    add_input(replay)
+    replay.add_argument("--url", required=True, help="such as http://127.0.0.1:8080")
+    replay.add_argument("--model", required=True, help="to ask for")
+    replay.add_argument("--api", choices=("completions", "chat"), default="completions")
+    replay.add_argument(
+        "--prompt", choices=("text", "tokens"), default="text",
+        help="tokens: ids, exactly as many as the trace says; completions only",
+    )  # fmt: skip
+    replay.add_argument(
+        "--concurrency", type=count, default=0, metavar="N",
+        help="closed loop: N conversations at a time. 0: open loop, each begins at its time",
+    )  # fmt: skip
+    replay.add_argument("--speed", type=above_zero, default=1.0, help="times as many beginnings")
+    replay.add_argument(
+        "--think-speed", type=above_zero, default=1.0, help="think times are so many times shorter"
+    )
+    replay.add_argument(
+        "--keep-ticks", action="store_true",
+        help="send all requests of one tick of the trace's clock at once",
+    )  # fmt: skip
+    replay.add_argument("--requests", type=count, default=0, metavar="N", help="at most; 0: all")
+    replay.add_argument("--seed", type=int, default=1, help="another one finds no cached prompt")
+    replay.add_argument("--timeout", type=above_zero, default=600.0, help="seconds of an answer")
+    replay.add_argument("--header", action="append", default=[], metavar="NAME=VALUE")
+    replay.add_argument("--output", default="", metavar="FILE", help="what came, as a trace")
+    replay.set_defaults(run=_run_replay)
+
+
+def above_zero(text: str) -> float:
+    """Read a number above 0."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
+def _run_replay(parsed: argparse.Namespace) -> int:
+    from epp.traffic.replay.run import run  # noqa: PLC0415
+
+    if parsed.prompt == "tokens" and parsed.api != "completions":
+        raise TraceError("--prompt tokens needs --api completions")
+    return run(parsed, read(parsed))
 
 
 def add_input(verb: argparse.ArgumentParser) -> None:

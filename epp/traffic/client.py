@@ -25,6 +25,7 @@ class Delta(msgspec.Struct):
 
 class Choice(msgspec.Struct):
     delta: Delta = msgspec.field(default_factory=Delta)
+    text: str | None = None  #: of the completions API
 
 
 class Details(msgspec.Struct):
@@ -33,11 +34,12 @@ class Details(msgspec.Struct):
 
 class Usage(msgspec.Struct):
     prompt_tokens: int = 0
+    completion_tokens: int = 0
     prompt_tokens_details: Details | None = None
 
 
 class Chunk(msgspec.Struct):
-    """The parts we read of one ``chat.completion.chunk``."""
+    """The parts we read of one chunk of an answer, of the chat or the completions API."""
 
     choices: list[Choice] = []
     usage: Usage | None = None

@@ -21,6 +21,7 @@ from epp.prefix.exact.held import Blocks
 from epp.prefix.exact.holders import place
 
 MOST_BLOCKS = 65_536  #: that one engine is expected to hold
+MOST_COMPUTED = 4096  #: requests that are remembered for a reader who does not come
 MOST_TRIES = 16_384  #: hashes to find out a block's parent, 0.1 us each
 
 
@@ -64,6 +65,7 @@ class Expected:
         del self._until[name]
         self._blocks.remove(name, self._place)
         self.computed += self._last.pop(name, ())
+        del self.computed[:-MOST_COMPUTED]
 
     def before(self, block: bytes) -> Sequence[int]:
         """Return the blocks that stand before ``block`` (its tokens) in a prompt that is expected.

@@ -102,7 +102,7 @@ class ExactIndex:
         self._names.clear()
         self._live |= 1 << slot
         self._sources[endpoint_id, rank] = Source(self._shelf, slot, model=model)
-        if any((endpoint_id, other) in self._sources for other in range(rank)) or rank:
+        if rank:
             self._ranked.add(endpoint_id)
 
     def apply(self, endpoint_id: EndpointId, events: Iterable[Event], *, rank: int = 0) -> None:

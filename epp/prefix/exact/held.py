@@ -20,10 +20,11 @@ class Blocks:
 
     Args:
         segments: of `ROWS` rows each, a hard bound.
+        sets: of holders, that differ, a hard bound.
     """
 
-    def __init__(self, segments: int) -> None:
-        self.holders = Holders()
+    def __init__(self, segments: int, sets: int) -> None:
+        self.holders = Holders(sets)
         self.count = 0  #: blocks that somebody holds
         self._slab = Slab(segments, ROWS, (np.uint32,))
         self._table = Table(self._slab)
@@ -32,8 +33,8 @@ class Blocks:
 
     @property
     def bytes(self) -> int:
-        """Memory touched by rows."""
-        return self._slab.bytes
+        """Memory used by rows and sets."""
+        return self._slab.bytes + self.holders.bytes
 
     def add(self, block: int, where: int) -> bool:
         """Note that ``block`` lies at a `place`; False if there is no room for it."""
@@ -41,10 +42,10 @@ class Blocks:
         if row == ABSENT:
             return False
         before = self._sets[row]
-        self._sets[row] = self.holders.added(before, where)
+        after = self._sets[row] = self.holders.added(before, where)
         if before == NOBODY:
-            self.count += 1
-        return True
+            self.count += after != NOBODY
+        return after != before or self.holders.has(after, where)
 
     def remove(self, block: int, where: int) -> None:
         """Note that ``block`` is gone from a `place`; no error if it never lay there."""

@@ -34,6 +34,7 @@ BLOCK_TOKENS = 16
 SMALLEST = 8  #: tokens a block; below it the index is larger than what it describes
 MOST_BYTES = 1_500_000_000
 MOST_BLOCKS = 1 << 17  #: of one prompt that are looked up
+BYTES_PER_SET = 4096  #: of the bound, there may be a set of holders: an eighth of it is sets
 MOST_NAMED, FEW = 128, 16  #: sets of endpoints whose names are kept, and how large they are
 SWEEP = 1  #: segments of dropped sources swept with each write, 0.2 ms each
 
@@ -59,7 +60,7 @@ class ExactIndex:
     Args:
         keys: secrets that name blocks.
         block_tokens: tokens of a block; at least `SMALLEST` are used.
-        most_bytes: memory for rows, a hard bound.
+        most_bytes: memory for rows, a hard bound; sets of holders may take an eighth more.
         room: for blocks whose parent is not known yet.
     """
 
@@ -72,7 +73,9 @@ class ExactIndex:
         segment = source.ROWS * (source.ROW_BYTES + held.ROW_BYTES)
         segments = max(most_bytes // segment, 2)
         self._slab = Slab(segments, source.ROWS, source.COLUMNS)
-        self._blocks = Blocks(max(segments * source.ROWS // held.ROWS, 2))
+        self._blocks = Blocks(
+            max(segments * source.ROWS // held.ROWS, 2), max(most_bytes // BYTES_PER_SET, 1024)
+        )
         self._room = room or Room()
         self._shelf = Shelf(
             self._blocks, self._slab, keys=keys, block_tokens=self.block_tokens, room=self._room

@@ -232,3 +232,18 @@ def test_a_thousand_endpoints_are_told_apart():
     for number, name in enumerate(names):
         of.apply(name, [stored(0, 1 + number % 7)])
     assert held(of, prompt(0, 160)) == {name: 1 + number % 7 for number, name in enumerate(names)}
+
+
+def test_sets_of_holders_that_all_differ_are_bounded_too():
+    pods = [EndpointId(f"pod-{number}") for number in range(12)]
+    of = index(*pods)
+    for block in range(4096):
+        for bit, pod in enumerate(pods):
+            if block >> bit & 1:
+                of.apply(pod, [stored(block * 100, 1)])
+    figures = of.figures()
+    assert figures["sets"] <= 1024
+    assert figures["refused"] > 0
+    for block in range(0, 4096, 37):
+        wanted = {pod for bit, pod in enumerate(pods) if block >> bit & 1}
+        assert set(held(of, prompt(block * 100, 16))) <= wanted

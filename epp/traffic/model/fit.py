@@ -328,13 +328,17 @@ class _Class:
         return tuple(found)
 
     def _service(self) -> Service:
-        """How long answers take, as far as the trace tells: by least squares."""
+        """How long answers take: as told, or what is left of gaps beside think times; least squares."""
         told = [
             (turn.record.output_tokens, turn.record.duration)
             for turn in self._turns
             if turn.record.duration is not None
+        ] or [
+            (before.output_tokens, turn.record.at - before.at - turn.record.think)
+            for turn, before in ((turn, _before(turn)) for turn in self._later)
+            if turn.record.think is not None
         ]
-        if len(told) < LEAST:
+        if len(told) < 2:
             return Service()
         tokens, seconds = np.array(told, dtype=np.float64).T
         spread = float(tokens.var())

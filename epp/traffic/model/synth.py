@@ -22,7 +22,7 @@ from epp.traffic.trace import Trace, TraceError, trace_of
 
 DRAWN = 64  #: values of a law drawn at a time
 LONGER = 1.01  #: times a shape's trace, from which on another one is longer
-NEAR = 20  #: one in so many shapes may be dealt next
+NEAR = 100  #: one in so many shapes may be dealt next: about in the order in which they began
 MOST_TURNS = 2000  #: of a conversation
 SMALLEST_SHAPE = 0.05  #: of gaps: below it, nearly all arrive at once
 

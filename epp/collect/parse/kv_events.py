@@ -9,8 +9,8 @@ of its batch anything: engines of several versions publish into one index during
 What differs between the engines:
 
 * vLLM names a LoRA adapter (``lora_name``, since 0.12) and hashes what else tells blocks apart
-  into ``extra_keys`` (since 0.20): the adapter again, ``[name, offset]`` of media, the cache salt on
-  a prompt's first block. Before that an adapter is a number only, which no request can name.
+  into ``extra_keys`` (since 0.20): the adapter again, ``[name, offset]`` of media, the cache salt
+  on a prompt's first block. Before that an adapter is a number only, which no request can name.
 * SGLang sends arrays of the first five or six fields, one page each, hashes as signed numbers, and
   with speculative decoding pairs of tokens, of which the first counts.
 
@@ -86,7 +86,7 @@ def parse(payload: bytes) -> Batch:
 
 
 def sent_at(payload: bytes) -> float:
-    """Return when a payload was sent, by the engine's clock, without reading the rest; 0.0 if unknown."""
+    """Return when a payload was sent, by the engine's clock, and read no more; 0.0 if unknown."""
     if payload[1:2] != b"\xcb" or len(payload) < 10:  # msgpack's mark of a 64-bit float
         return 0.0
     return float(struct.unpack_from(">d", payload, 2)[0])
@@ -135,7 +135,7 @@ def _stored(fields: Mapping[str, Any]) -> Stored:
 
 
 def _packed(tokens: Any) -> bytes:
-    """Pack token ids into four bytes each; of a pair, as speculative decoding has them, the first."""
+    """Pack token ids into four bytes each; of a pair, as in speculative decoding, the first."""
     if not isinstance(tokens, list):
         raise _UnusableError("bad_tokens")
     if isinstance(tokens[0], list):

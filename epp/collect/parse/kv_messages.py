@@ -1,7 +1,8 @@
 """The frames around KV events: published messages, and what a replay answers.
 
-Published: ``[topic, number, payload]``. Replayed: an empty frame, and since vLLM 0.28 a topic, before
-number and payload; the end mark has the number -1 and an empty payload. A number is eight bytes, big-endian.
+Published: ``[topic, number, payload]``. Replayed: an empty frame, and since vLLM 0.28 a topic,
+before number and payload; the end mark has the number -1 and an empty payload. A number is eight
+bytes, big-endian.
 
 A topic is ``kv@<pod>@<model>`` by convention only; a model's name may have an ``@`` of its own.
 

@@ -1,6 +1,6 @@
 """Blocks by our own names, and who holds them: what every look-up reads.
 
-Hot path: one `Blocks.add` or `Blocks.remove` for each block that an engine stores or removes, 0.6 us.
+Hot path: one `Blocks.add` or `Blocks.remove` for each block an engine stores or removes, 0.6 us.
 """
 
 from __future__ import annotations

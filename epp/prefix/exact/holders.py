@@ -88,7 +88,7 @@ class Holders:
         return after
 
     def without(self, number: int, slot: int, blocks: int) -> int:
-        """Return the set ``number`` without an endpoint, and count it as that of ``blocks`` blocks."""
+        """Return the set ``number`` without an endpoint, and count it as so many blocks'."""
         others = ~(1 << slot)
         after = self._number([plane & others for plane in self.planes[number]])
         self._move(number, after, blocks)

@@ -10,8 +10,8 @@ and counted. An answer may then be shorter than the truth, never longer.
 
 Measured (CPython 3.11, one of two busy cores): 5 us to read and take in a block, 0.3 to 0.4 ms for
 a look-up of 8k tokens among 1,000 endpoints, 1 to 2 ms for 128k tokens; see ``kv_ingest``,
-``kv_lookup_8k_1000`` and ``kv_lookup_128k`` of ``epp bench``. Ten million blocks held by one endpoint
-each take 685 MB, and ten million entries of a million blocks held by ten each take 507 MB.
+``kv_lookup_8k_1000`` and ``kv_lookup_128k`` of ``epp bench``. Ten million blocks held by one
+endpoint each take 685 MB, and ten million entries of a million blocks held by ten each take 507 MB.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class Table:
         return True
 
     def _enter(self, segment: int, fresh: int, key: int) -> None:
-        """Let ``fresh`` have the upper half of the keys that are ``segment``'s, ``key`` being one."""
+        """Let ``fresh`` have the upper half of ``segment``'s keys, of which ``key`` is one."""
         depth = self._depths[segment]
         if depth == self._depth:
             self._directory = [each for each in self._directory for _ in (0, 1)]

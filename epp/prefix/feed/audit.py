@@ -5,8 +5,8 @@ queries and hits between two scrapes, which count for as long as nearly all of i
 
 An engine always computes at least a prompt's last token, so it may report a block less than it
 holds, and between pick and start blocks come and go. So one surprise means nothing; several of the
-last ones do. Believing too much and believing too little are told apart: the first sends requests to
-where nothing is, the second only misses a chance.
+last ones do. Believing too much and believing too little are told apart: the first sends requests
+to where nothing is, the second only misses a chance.
 """
 
 from __future__ import annotations

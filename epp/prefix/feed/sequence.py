@@ -15,8 +15,8 @@ asks. Here it is decided, and nothing else: the caller receives, sends and appli
 Nothing waits for this: what is known is there for look-ups at any time, and readiness does not
 depend on it. Every wait has a bound, and so has what is held.
 
-**Source:** ``ZmqEventPublisher`` of vLLM: numbering, and a replay that answers "from a number on" with
-what its buffer still has, then an end mark.
+**Source:** ``ZmqEventPublisher`` of vLLM: numbering, and a replay that answers "from a number on"
+with what its buffer still has, then an end mark.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Confidence:
         return Trust(Level.PREDICTED if known else Level.PRIOR, reason)
 
     def wants_anew(self, now: float) -> bool:
-        """Say, now and then, that what is known is to be built anew, as it claims what is not there."""
+        """Say, now and then, that what is known claims too much and is to be built anew."""
         if self._audit.doubt != "overestimated" or now < self._anew_at:
             return False
         self._anew_at, self._pause = now + self._pause, min(self._pause * 2, ANEW_MOST_SECONDS)

@@ -43,7 +43,7 @@ class Exchange:
     __slots__ = (
         "_book", "_clock", "_ended_at", "_first_byte_at", "_observers", "_on_error",
         "_reservations", "_status", "attempts", "ended", "flags", "pick", "picked_at",
-        "request", "response_bytes", "served", "streamed", "tail", "usage",
+        "released", "request", "response_bytes", "served", "streamed", "tail", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +60,7 @@ class Exchange:
         self.request = request
         self.pick = pick
         self.ended = False
+        self.released = False  #: its bookings were given back
         self.served = ""  #: ``host:port`` that served, as the gateway says
         self.usage: Usage | None = None
         self.attempts: int | None = None  #: endpoints tried, as the gateway says
@@ -144,6 +145,7 @@ class Exchange:
 
     def release(self) -> None:
         """Give its bookings back while the answer goes on: the scraped load counts it."""
+        self.released = True
         for reservation in self._reservations:
             reservation.release()
 

@@ -10,7 +10,8 @@ itself runs on. Its booking must stay in the ledger until then, and neither may 
 An entry may never come: Envoy opens its log only when its first request has ended, and loses what
 it has not sent when the log breaks. So without a log, and for those that were open when one broke,
 the booking alone is released as soon as a scrape has seen the request, since from then on the
-scraped load counts it. The exchange stays open for an entry that still tells the truth.
+scraped load counts it. The exchange stays open for an entry that still tells the truth. So it does
+where scrapes have long counted fewer requests than are booked: the oldest bookings go, see `shortfall`.
 
 An entry may overtake the end of its own stream, so unmatched entries are kept for a moment.
 """
@@ -19,10 +20,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from operator import itemgetter
 from typing import Protocol
 
 from epp.clock import Clock
 from epp.exchange import Exchange, Told
+from epp.feedback.shortfall import Shortfall
 from epp.model import Endpoint, EndpointId, Outcome
 
 MAX_AGE = 3600.0  #: seconds an exchange may stay unseen, whatever the evidence
@@ -64,6 +67,7 @@ class Unseen:
         self._log_lost_at = -math.inf  #: when a log last ended; what it had not sent is lost
         self._open: dict[str, list[tuple[Exchange, float]]] = {}
         self._early: OrderedDict[str, tuple[Entry, float]] = OrderedDict()
+        self._shortfall = Shortfall()
 
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
@@ -107,14 +111,31 @@ class Unseen:
         """
         now = self._clock.now()
         released: list[Exchange] = []
+        booked: dict[EndpointId, list[tuple[float, Exchange]]] = {}
         for exchange, since in [waiting for same in self._open.values() for waiting in same]:
             if self._is_over(exchange, since, now):
                 self._reap(exchange)
-            elif self._may_release(exchange, since):
+            elif exchange.released or self._may_release(exchange, since):
                 exchange.release()
                 released.append(exchange)
+            else:
+                booked.setdefault(exchange.pick.endpoints[0].id, []).append((since, exchange))
         for exchange in released[:-RELEASED]:
             self._reap(exchange)
+        self._shortfall.keep(booked.keys())
+        for endpoint_id, exchanges in booked.items():
+            self._release_what_is_over(endpoint_id, exchanges)
+
+    def _release_what_is_over(
+        self, endpoint_id: EndpointId, exchanges: list[tuple[float, Exchange]]
+    ) -> None:
+        endpoint = self._pool.get(endpoint_id)
+        load = None if endpoint is None else endpoint.load
+        at = math.inf if load is None else load.at
+        counted = [waiting for waiting in exchanges if waiting[0] + SEEN_AFTER <= at]
+        over = self._shortfall.over(endpoint_id, load, len(counted))
+        for _, exchange in sorted(counted, key=itemgetter(0))[:over]:
+            exchange.release()
 
     def _is_over(self, exchange: Exchange, since: float, now: float) -> bool:
         endpoint = self._pool.get(exchange.pick.endpoints[0].id)

@@ -213,6 +213,61 @@ def test_a_scrape_that_does_not_tell_is_no_evidence() -> None:
     assert len(world.unseen) == 1
 
 
+def test_of_a_busy_engine_that_counts_fewer_for_long_the_oldest_bookings_go() -> None:
+    world = World()
+    world.unseen.log_opened()
+    lost = [world.exchange(f"lost-{number}") for number in range(3)]
+    for exchange in lost:
+        world.unseen.adopt(exchange)
+        world.clock.advance(0.1)
+    known = [world.exchange(f"known-{number}") for number in range(2)]
+    for exchange in known:
+        world.unseen.adopt(exchange)
+    for at, running in ((110.0, 2), (115.0, 3), (119.9, 1)):  # at least two too few, at each
+        world.scraped(at=at, running=running)
+        world.unseen.sweep()
+        assert world.in_flight == (5, 35)
+    world.scraped(at=120.0, running=2)
+    world.unseen.sweep()
+    assert world.in_flight == (3, 21)
+    assert [exchange.released for exchange in (*lost, *known)] == [True, True, *[False] * 3]
+    assert (len(world.unseen), world.unseen.reaped) == (5, 0)  # a late entry still tells the truth
+    world.unseen.entry(done("lost-0"))
+    world.unseen.entry(done("known-0"))
+    assert world.in_flight == (2, 14)
+
+
+def test_an_engine_that_once_counts_enough_or_nothing_is_believed_anew() -> None:
+    for again in ({"running": 2.0}, {"running": None}):
+        world = World()
+        world.unseen.log_opened()
+        for number in range(2):
+            world.unseen.adopt(world.exchange(str(number)))
+        for at, told in ((110.0, {}), (115.0, again), (116.0, {}), (125.9, {})):
+            load = {"queued": 0.0, "running": 1.0, **told}
+            world.pool.set_load(world.endpoint.id, build.load(at=at, **load))
+            world.unseen.sweep()
+        assert world.in_flight == (2, 14)
+        world.scraped(at=126.0, running=1)
+        world.unseen.sweep()
+        assert world.in_flight == (1, 7)
+
+
+def test_what_a_scrape_cannot_have_seen_is_not_missed_by_it() -> None:
+    world = World()
+    world.unseen.log_opened()
+    for number in range(40):
+        world.unseen.adopt(world.exchange(str(number)))
+        world.scraped(at=world.clock.now() + 0.5, running=1)
+        world.unseen.sweep()
+        world.unseen.entry(done(str(number)))
+        world.clock.advance(1.0)
+        world.unseen.adopt(world.exchange(f"next-{number}"))
+        world.unseen.sweep()
+        assert world.in_flight == (1, 7)
+        world.unseen.entry(done(f"next-{number}"))
+
+
 def test_an_endpoint_that_is_gone_takes_its_exchanges_along() -> None:
     world = World()
     world.unseen.adopt(world.exchange("r-1"))

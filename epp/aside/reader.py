@@ -31,6 +31,8 @@ COMMAND = (sys.executable, "-m", "epp.aside.child")
 MOST_BYTES = 256 << 20  #: of an answer; a prompt is no longer than four times its body
 READ_AHEAD_BYTES = 1 << 20  #: of an answer
 
+_LEFT = Arrival("", {})
+
 log = logging.getLogger(__name__)
 
 
@@ -56,6 +58,10 @@ class Job:
         self.parsers = parsers
         self.arrival = arrival
         self.answer: asyncio.Future[tuple[Read, bytes]] = asyncio.Future()
+
+    def leave(self) -> None:
+        """Nobody waits any more: keep nothing of the body until the job's turn comes."""
+        self.arrival = _LEFT
 
     def fail(self) -> None:
         """Tell who waits that it was not read."""
@@ -108,6 +114,8 @@ class AsideReader:
         except (TimeoutError, ProcessEnded):
             request = opaque(arrival, path_of(arrival), now, "too-slow")
             return understood(request, b"", arrival, now)
+        finally:
+            job.leave()
         if read.refused:
             raise BadRequest(read.refused)
         if read.request is None:

@@ -170,6 +170,24 @@ def test_who_leaves_does_not_disturb_the_next() -> None:
     run(script)
 
 
+def test_bodies_whose_clients_left_are_not_kept_until_their_turn() -> None:
+    body = json.dumps(IDS).encode()
+
+    async def script(reader: AsideReader) -> None:
+        before = sys.getrefcount(body)
+        reading = [asyncio.ensure_future(read(reader, body)) for _ in range(50)]
+        while reader.pid is None:
+            await asyncio.sleep(0.01)
+        assert sys.getrefcount(body) >= before + 50
+        for each in reading:
+            each.cancel()
+        await asyncio.wait(reading)
+        reading.clear()
+        assert sys.getrefcount(body) <= before + 5  # of the one that is being sent
+
+    run(script, sys.executable, "-c", "import time; time.sleep(60)")
+
+
 def test_nothing_is_left_when_it_closes() -> None:
     async def script(reader: AsideReader) -> int | None:
         waiting = asyncio.ensure_future(read(reader, json.dumps(IDS).encode()))

@@ -22,6 +22,7 @@ class Wish:
     group: str = ""
     resource: str = ""  #: with its subresource: ``pods/status``
     namespace: str = ""
+    name: str = ""  #: of the object; of a list or watch the one that its field selector names
     path: str = ""  #: of no resource, such as ``/metrics``
 
 
@@ -79,7 +80,8 @@ def _grants(rule: Object, wish: Wish) -> bool:
         return False
     if wish.path:
         return has("nonResourceURLs", wish.path)
-    return has("apiGroups", wish.group) and has("resources", wish.resource)
+    named = not rule.get("resourceNames") or wish.name in rule["resourceNames"]
+    return named and has("apiGroups", wish.group) and has("resources", wish.resource)
 
 
 def review(rights: Rights, body: Object) -> Object:

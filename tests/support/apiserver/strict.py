@@ -22,6 +22,7 @@ from tests.support.kube import Asked, FakeKube
 from tests.support.kube_objects import Object
 
 NAMESPACES = "/api/v1/namespaces"
+NAMED = "metadata.name="
 APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 
 
@@ -38,12 +39,14 @@ class _Call:
     collection: str
     dry: bool = False
     content: str = ""
+    selected: str = ""  #: the one object that a list's or watch's field selector names
 
     @property
     def wish(self) -> Wish:
         resource = f"{self.plural}/{self.sub}" if self.sub else self.plural
         verb = "patch" if self.verb == "apply" else self.verb
-        return Wish(verb, self.at.rpartition("/")[0], resource, self.namespace)
+        name = self.name or self.selected
+        return Wish(verb, self.at.rpartition("/")[0], resource, self.namespace, name)
 
 
 class Refused(Exception):
@@ -228,4 +231,6 @@ def _take_apart(request: web.Request, path: str) -> _Call:
     if verb == "patch" and content == APPLY:
         verb = "apply"
     dry = request.query.get("dryRun") == "All"
-    return _Call(verb, at, plural, namespace, name, sub, f"{base}/{plural}", dry, content)
+    selector = request.query.get("fieldSelector", "")
+    selected = selector.removeprefix(NAMED) if selector.startswith(NAMED) else ""
+    return _Call(verb, at, plural, namespace, name, sub, f"{base}/{plural}", dry, content, selected)

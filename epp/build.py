@@ -288,9 +288,9 @@ class _Builder:
         return scheduler if tracer is None else trace_scheduler(scheduler, tracer)
 
     def _enrichers(self, every: Sequence[Any]) -> tuple[plugin.Enricher, ...]:
-        plain = _having(every, plugin.Enricher)
+        plain = sorted(_having(every, plugin.Enricher), key=_needs_tokens)
         stopwatch, tracer = self._stopwatch(), self._parts.tracer
-        found = plain
+        found = tuple(plain)
         if stopwatch is not None:
             found = tuple(TimedEnricher(each, stopwatch) for each in plain)
         if tracer is None:
@@ -384,6 +384,11 @@ class _Builder:
 
 def _having(every: Sequence[Any], protocol: Any) -> tuple[Any, ...]:
     return tuple(each for each in every if isinstance(each, protocol))
+
+
+def _needs_tokens(enricher: Any) -> bool:
+    """Whether it may need token ids, so goes after who tells them."""
+    return not getattr(enricher, "tells_tokens", False)
 
 
 def _convert(parameters: Mapping[str, Any], params: Any, where: str) -> Any:

@@ -23,6 +23,8 @@ from epp.observe.conformance import REPORTERS
 from epp.observe.producers import PRODUCERS
 from epp.prefix.approx import ApproxPrefixCacheProducer
 from epp.prefix.media import MmEmbeddingsCacheProducer
+from epp.prefix.precise import PrecisePrefixCacheProducer
+from epp.prefix.tokens.producer import Tokenizer, TokenProducer
 from epp.schedule.deciders import DECIDERS
 from epp.schedule.filters import FILTERS
 from epp.schedule.handlers import HANDLERS
@@ -41,7 +43,10 @@ BUILT_IN: tuple[type, ...] = (
     *ADMITTERS,
     *IDENTITIES,
     ApproxPrefixCacheProducer,
+    PrecisePrefixCacheProducer,
     MmEmbeddingsCacheProducer,
+    TokenProducer,
+    Tokenizer,
     *PRODUCERS,
     *REPORTERS,
     *PARSERS,
@@ -61,9 +66,6 @@ _PREDICTS = NotYet("refused", "latency prediction is not supported yet; use in-f
 _CLUSTERS = NotYet("refused", "choosing among clusters is not supported")
 
 NOT_YET: Mapping[str, NotYet] = {
-    "precise-prefix-cache-producer": NotYet(
-        "refused", "KV events are not supported yet; use approx-prefix-cache-producer"
-    ),
     "predicted-latency-producer": _PREDICTS,
     "latency-scorer": _PREDICTS,
     "latency-slo-admitter": _PREDICTS,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from epp.collect.scrape import Reports
 from epp.errors import EppError
@@ -11,6 +12,9 @@ from epp.model import Speed
 from epp.pipeline import Pipeline
 from epp.pool import Pool
 from epp.prefix.approx import ApproxPrefixCacheProducer
+from epp.prefix.feed.engine import Engine
+from epp.prefix.precise import PrecisePrefixCacheProducer
+from epp.prefix.tokens.producer import TokenProducer
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.store import Labels
 from epp.telemetry.table import PREFIX
@@ -69,6 +73,86 @@ def watch_pipeline(metrics: Metrics, pipeline: Callable[[], Pipeline], pool: Poo
 
     metrics.live(f"{PREFIX}prefix_indexer_size", sizes)
     metrics.live(f"{PREFIX}flow_control_pool_saturation", saturation)
+
+
+ENGINE_COUNTS: Mapping[str, Callable[[Engine], float | None]] = {
+    "messages_total": lambda engine: engine.messages,
+    "gaps_total": lambda engine: engine.sequence.gaps,
+    "lost_messages_total": lambda engine: engine.sequence.lost,
+    "replays_total": lambda engine: engine.replays,
+    "restarts_total": lambda engine: engine.sequence.restarts,
+    "unread_total": lambda engine: engine.unread,
+    "lag_seconds": lambda engine: engine.lag,
+}
+INDEX_COUNTS = {
+    "blocks": "blocks", "bytes": "bytes", "refused_blocks_total": "refused",
+    "waiting_events": "waiting_events",
+}  # fmt: skip
+
+
+def watch_events(metrics: Metrics, pipeline: Callable[[], Pipeline], pool: Pool) -> None:
+    """Write what is known of engines' KV events and of token ids, whenever the page is read."""
+    page = _Events(pipeline, pool)
+    metrics.live("epp_kv_trust", page.trust)
+    for name, count in ENGINE_COUNTS.items():
+        metrics.live(f"epp_kv_{name}", partial(page.of_engines, count))
+    for name, figure in INDEX_COUNTS.items():
+        metrics.live(f"epp_kv_{name}", partial(page.of_index, figure))
+    metrics.live("epp_kv_requests_total", page.prefixes)
+    metrics.live("epp_tokens_requests_total", page.tokens)
+
+
+class _Events:
+    """Reads the plugins in use."""
+
+    def __init__(self, pipeline: Callable[[], Pipeline], pool: Pool) -> None:
+        self._pipeline = pipeline
+        self._pool = pool
+
+    def trust(self) -> dict[Labels, float]:
+        found: dict[Labels, float] = {}
+        for made, engine, labels in self._engines():
+            told = made.trust(engine.endpoint_id, engine.rank)
+            found[*labels, told.level.value, told.reason] = 1.0
+        return found
+
+    def of_engines(self, count: Callable[[Engine], float | None]) -> dict[Labels, float]:
+        told = ((labels, count(engine)) for _, engine, labels in self._engines())
+        return {labels: float(value) for labels, value in told if value is not None}
+
+    def of_index(self, figure: str) -> dict[Labels, float]:
+        return {
+            (name, made.type): float(made.index.figures()[figure])
+            for name, made in self._producers().items()
+        }
+
+    def prefixes(self) -> dict[Labels, float]:
+        return _counted({(name, m.type): m.sources for name, m in self._producers().items()})
+
+    def tokens(self) -> dict[Labels, float]:
+        every = self._pipeline().plugins.items()
+        return _counted({(n, m.type): m.told for n, m in every if isinstance(m, TokenProducer)})
+
+    def _producers(self) -> dict[str, PrecisePrefixCacheProducer]:
+        every = self._pipeline().plugins.items()
+        return {name: m for name, m in every if isinstance(m, PrecisePrefixCacheProducer)}
+
+    def _engines(self) -> Iterator[tuple[PrecisePrefixCacheProducer, Engine, Labels]]:
+        for made in self._producers().values():
+            for engine in made.engines:
+                if (endpoint := self._pool.get(engine.endpoint_id)) is not None:
+                    port, rank = str(endpoint.port), str(engine.rank)
+                    yield made, engine, (endpoint.name, endpoint.namespace, port, rank)
+
+
+def _counted(
+    counts: Mapping[tuple[str, str], Mapping[tuple[str, str], int]],
+) -> dict[Labels, float]:
+    return {
+        (*plugin, *key): float(count)
+        for plugin, told in counts.items()
+        for key, count in told.items()
+    }
 
 
 def watch_speeds(metrics: Metrics, forecaster: Forecaster, pool: Pool) -> None:

@@ -98,6 +98,19 @@ class PrefixMatch(msgspec.Struct, frozen=True):
     blocks: tuple[BlockHash, ...]  #: the prompt's full blocks, in order
     block_tokens: int  #: tokens per block
     held: Mapping[EndpointId, int]  #: leading blocks each endpoint holds; absent means 0
+    source: str = "picks"  #: of the knowledge, a fixed word: "picks" of ours, or engines' "events"
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """A prompt as the engine will compute it. No ``repr`` shows its ids."""
+
+    ids: bytes  #: of the first prompt, if there are several; four bytes each, little-endian
+    count: int  #: of all prompts
+    source: str  #: who told, a fixed word
+    media: tuple[tuple[int, str], ...] = ()  #: images and the like: position, the engine's name
+
+    def __repr__(self) -> str:
+        return f"Tokens({self.count}, {self.source})"
 
 
 class MediaMatch(msgspec.Struct, frozen=True):
@@ -120,6 +133,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     model_span: tuple[int, int] | None = None  #: where the model's JSON string stands in `body`
     prompt: bytes = b""  #: canonical prompt, about 4 bytes per token; b"" if there is none
     prompt_tokens: int = 0  #: estimated, or exact where the client sent token ids
+    tokens: Tokens | None = None  #: None if nobody told
+    no_tokens: str = ""  #: why nobody did, a fixed word; "" if nobody was asked
     salt: str = ""  #: vLLM's ``cache_salt``
     computed: bool = True  #: the engine will compute the prompt, not only count or render it
     streaming: bool = False  #: the client asked for an event stream

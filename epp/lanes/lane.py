@@ -18,9 +18,10 @@ from epp.build import Parts, configure, retire
 from epp.catalog import Catalog
 from epp.clock import Clock
 from epp.collect.scrape import Scraper
-from epp.counts import ScrapeCounts, StreamCounts, watch_pipeline, watch_speeds
+from epp.counts import ScrapeCounts, StreamCounts, watch_events, watch_pipeline, watch_speeds
 from epp.errors import ConfigError
 from epp.exchange import Exchange
+from epp.lanes.feeds import follow
 from epp.ledger import Ledger
 from epp.options import ServeOptions
 from epp.origin import collecting_of, scraping_of
@@ -99,6 +100,7 @@ class Lane:
         metrics.plugin_types = types_of(pipeline)
         metrics.watch_pool(name, self.pool.snapshot, self.ledger)
         watch_pipeline(metrics, lambda: self.router.pipeline, self.pool)
+        watch_events(metrics, lambda: self.router.pipeline, self.pool)
         watch_speeds(metrics, self.watching.forecaster, self.pool)
 
     @property
@@ -143,7 +145,9 @@ class Lane:
 
     def work(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         """What is to run all the time, by name, besides what tells the endpoints."""
-        return {"scrape": self._scraper(), "board": self.board.run(), **self.watching.tasks}
+        feeds = follow(lambda: self.plugins, self.pool, self._shared.clock)
+        always = {"scrape": self._scraper(), "board": self.board.run(), "feeds": feeds}
+        return {**always, **self.watching.tasks}
 
     def _scraper(self) -> Coroutine[Any, Any, None]:
         """Scrape the endpoints, as the configuration says now, until cancelled."""

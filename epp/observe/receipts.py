@@ -74,7 +74,7 @@ class Receipts:
             request.format, request.prompt_tokens, request.priority, request.streaming,
             request.arrived_at, request.waited, self._clock.now(), pick.endpoints, pick.prefill,
             pick.profile,
-            tuple(runs), pick.expected,
+            tuple(runs), pick.expected, _knowledge(request, match),
         )  # fmt: skip
         self._ring.append(receipt)
         self._open[id(pick)] = receipt
@@ -126,6 +126,7 @@ class _Receipt(msgspec.Struct, gc=False):
     profile: str
     runs: tuple[_Run, ...]
     expected: Expected | None
+    knowledge: tuple[str, str, str]  #: see `_knowledge`
     ending: Ending | None = None
 
     def predicted(self) -> int | None:
@@ -181,6 +182,9 @@ class _Receipt(msgspec.Struct, gc=False):
             "prefill": self.prefill.address if self.prefill else None,
             "profile": self.profile,
             "predicted_cached_tokens": self.predicted(),
+            "prefix_known_from": self.knowledge[0] or None,
+            "tokens_from": self.knowledge[1] or None,
+            "no_tokens": self.knowledge[2] or None,
             "wait_seconds": round(self.waited, 6),
             "decision_seconds": round(self._decision(), 6),
             "expected_ttft": _parts(self.expected_ttft()),
@@ -279,6 +283,12 @@ def _parts(parts: Parts | None) -> Shown | None:
     for name, seconds in msgspec.structs.asdict(parts).items():
         shown[f"{name}_seconds"] = None if seconds is None else round(seconds, 6)
     return shown
+
+
+def _knowledge(request: InferenceRequest, match: PrefixMatch | None) -> tuple[str, str, str]:
+    """Say what told of the prefix, who told the token ids, and why nobody did, if asked."""
+    tokens = "" if request.tokens is None else request.tokens.source
+    return "" if match is None else match.source, tokens, request.no_tokens
 
 
 def _run(profile: str, result: ProfileResult, match: PrefixMatch | None, ledger: Ledger) -> _Run:

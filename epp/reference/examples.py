@@ -61,6 +61,10 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "agent-identity": {"additionalSessionHeaders": ["x-my-agent"]},
     "session-id-producer": {"cookieName": "sid"},
     "approx-prefix-cache-producer": {"lruCapacityPerServer": 31250},
+    "precise-prefix-cache-producer": {
+        "kvEventsConfig": {"podDiscoveryConfig": {"socketPort": 5557, "replaySocketPort": 5657}},
+    },
+    "token-producer": {"vllm": {"url": "http://render:8000"}},
     "request-attribute-reporter": {
         "attributes": [
             {"key": {"name": "x-total-tokens"}, "expression": "usage.total_tokens"},

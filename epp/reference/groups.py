@@ -16,6 +16,8 @@ from epp.observe.conformance import REPORTERS
 from epp.observe.producers import PRODUCERS
 from epp.prefix.approx import ApproxPrefixCacheProducer
 from epp.prefix.media import MmEmbeddingsCacheProducer
+from epp.prefix.precise import PrecisePrefixCacheProducer
+from epp.prefix.tokens.producer import Tokenizer, TokenProducer
 from epp.schedule.deciders import DECIDERS
 from epp.schedule.filters import FILTERS
 from epp.schedule.handlers import HANDLERS
@@ -43,7 +45,14 @@ GROUPS = (
     Group(
         "Producers",
         "Add a fact to the request that other plugins read.",
-        (ApproxPrefixCacheProducer, MmEmbeddingsCacheProducer, *PRODUCERS),
+        (
+            ApproxPrefixCacheProducer,
+            PrecisePrefixCacheProducer,
+            MmEmbeddingsCacheProducer,
+            TokenProducer,
+            Tokenizer,
+            *PRODUCERS,
+        ),
     ),
     Group("Reporters", "Tell the gateway or the client something.", tuple(REPORTERS)),
     Group("Parsers", "Read one family of APIs.", tuple(PARSERS)),

@@ -30,6 +30,14 @@ HELPS = {
     "max_body_bytes": "longest request body",
     "fail_rate": "fraction of requests answered 500, to test routers",
     "hang_metrics": "/metrics never answers, to test routers",
+    "kv_events_port": "publish KV events over ZMQ here, plus the rank (0 takes a free one)",
+    "kv_events_connect": "connect there to publish them, as tcp://picker:5557",
+    "kv_events_replay_port": "answer who asks for old events here, plus the rank",
+    "kv_events_topic": "of KV events, by convention kv@POD@MODEL",
+    "kv_events_layout": "of KV events: map (vLLM since 0.24) or array (before, and SGLang)",
+    "kv_events_buffer": "messages kept for who asks",
+    "kv_events_drop": "fraction of messages never sent, to test routers",
+    "data_parallel_rank": "told with KV events, and added to their ports",
 }
 
 

@@ -32,7 +32,10 @@ class Plan:
 class Room:
     """Limits of a server that a request is checked against."""
 
-    def __init__(self, *, max_model_len: int, block_tokens: int, seed: int) -> None:
+    def __init__(
+        self, *, max_model_len: int, block_tokens: int, seed: int, tells_tokens: bool = False
+    ) -> None:
+        self.tells_tokens = tells_tokens  #: to the engine, for its journal
         self.max_model_len = max_model_len
         self.block_tokens = block_tokens
         self.seed = seed
@@ -82,7 +85,8 @@ class Room:
             )
             whole = np.concatenate((prompt, output)) if tokens else prompt
             hashes = cache.block_hashes(whole, self.block_tokens, chained_on)
-            request = Request(name, len(prompt), tokens, hashes, adapter, reason)
+            told = whole.astype("<u4").tobytes() if self.tells_tokens else b""
+            request = Request(name, len(prompt), tokens, hashes, adapter, reason, told, asked.salt)
             plans.append(Plan(request, output))
         return plans
 

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from epp.sim.cache import BlockCache
-from epp.sim.model import Config, Finished, Request, StepResult, Totals
+from epp.sim.model import Config, Finished, Request, Sealed, StepResult, Totals
 
 
 class _Sequence:
@@ -78,6 +78,7 @@ class Engine:
         self._running: list[_Sequence] = []
         self._batch: list[_Sequence] = []  #: the step under way
         self._duration = 0.0
+        self._sealed: list[Sealed] = []
 
     # --- events in -------------------------------------------------------------------
 
@@ -182,6 +183,15 @@ class Engine:
     def ids(self) -> tuple[str, ...]:
         """Ids of all requests here."""
         return tuple(self._sequences)
+
+    def news(self) -> tuple[list[int], list[Sealed]]:
+        """Return hashes given up and blocks stored since this was last asked, if a journal is kept.
+
+        Within a step blocks are given up before any is stored.
+        """
+        removed, sealed = self.cache.removed, self._sealed
+        self.cache.removed, self.cache.stored, self._sealed = [], [], []
+        return removed, sealed
 
     # --- one step ------------------------------------------------------------------------
 
@@ -341,7 +351,16 @@ class Engine:
             block = sequence.request.blocks[position]
             if self.cache.seal(block):
                 sequence.held.append(block)
+                if self.config.journal:
+                    self._note(sequence.request, position)
         sequence.sealed = max(sequence.sealed, full)
+
+    def _note(self, request: Request, position: int) -> None:
+        """Add a block to the journal, to the entry before if it follows on it."""
+        first, last = position, self._sealed[-1] if self._sealed else None
+        if last is not None and last.request is request and last.end == position:
+            first = self._sealed.pop().first
+        self._sealed.append(Sealed(request, first, position + 1))
 
     def _free(self, sequence: _Sequence) -> None:
         self.cache.release(sequence.held, sequence.blocks - len(sequence.held))

@@ -19,6 +19,8 @@ class Request(msgspec.Struct, frozen=True):
     """Hashes of the full blocks of prompt and output, in order; blocks without are not shared."""
     adapter: str = ""  #: LoRA adapter; "" is the base model
     reason: str = "length"  #: why it ends after ``output_tokens``: "length" or "stop"
+    tokens: bytes = b""  #: ids of prompt and output, four bytes each; only if a journal tells them
+    salt: str = ""  #: of the prompt's first block, likewise
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -32,7 +34,15 @@ class Config(msgspec.Struct, frozen=True):
     max_adapters: int = 4  #: different adapters in the batch
     prefix_caching: bool = True
     jitter: float = 0.0  #: standard deviation of a step's duration, as a fraction of it
-    journal: bool = False  #: keep hashes of blocks stored and removed in `Engine.cache`
+    journal: bool = False  #: keep what `Engine.news` tells
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """Blocks of one request that became full, and so can be found."""
+
+    request: Request
+    first: int  #: position among the request's blocks
+    end: int  #: of the first that is not meant
 
 
 class Finished(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from epp.errors import ConfigError
 from epp.sim import profiles
+from epp.sim.kv_events import LAYOUTS
 from epp.sim.model import Config
 
 
@@ -33,6 +34,14 @@ class EngineOptions(msgspec.Struct, frozen=True):
     max_body_bytes: int = 64 * 1024 * 1024
     fail_rate: float = 0.0  #: fraction of inference requests answered 500; for tests of routers
     hang_metrics: bool = False  #: ``/metrics`` never answers; for tests of routers
+    kv_events_port: int | None = None  #: publish KV events here, plus the rank; None: nowhere
+    kv_events_connect: str = ""  #: or connect there, as ``tcp://picker:5557``, to publish
+    kv_events_replay_port: int | None = None  #: answer replays here, plus the rank
+    kv_events_topic: str = "kv@sim"
+    kv_events_layout: str = "map"  #: of an event: "map" as vLLM since 0.24, "array" as before
+    kv_events_buffer: int = 10_000  #: messages kept for replays
+    kv_events_drop: float = 0.0  #: fraction of messages numbered and never sent; for tests
+    data_parallel_rank: int = 0
 
     def config(self) -> Config:
         """Return the engine's configuration.
@@ -50,7 +59,13 @@ class EngineOptions(msgspec.Struct, frozen=True):
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_adapters=self.max_adapters,
             jitter=self.jitter,
+            journal=self.publishes,
         )
+
+    @property
+    def publishes(self) -> bool:
+        """Whether KV events are published."""
+        return self.kv_events_port is not None or bool(self.kv_events_connect)
 
     def _check(self) -> None:
         if not self.models:
@@ -67,5 +82,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
                 raise ConfigError(f"engine option {field} is too small: {getattr(self, field)}")
         if self.speed <= 0:
             raise ConfigError(f"engine option speed must be > 0, not {self.speed}")
-        if not 0.0 <= self.fail_rate <= 1.0:
-            raise ConfigError(f"engine option fail_rate must be within 0..1, not {self.fail_rate}")
+        for field in ("fail_rate", "kv_events_drop"):
+            if not 0.0 <= (share := getattr(self, field)) <= 1.0:
+                raise ConfigError(f"engine option {field} must be within 0..1, not {share}")
+        if self.kv_events_layout not in LAYOUTS:
+            layout, known = self.kv_events_layout, ", ".join(LAYOUTS)
+            raise ConfigError(f"engine option kv_events_layout is one of {known}, not {layout!r}")

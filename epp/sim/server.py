@@ -17,7 +17,7 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import uvloop
@@ -25,8 +25,8 @@ from aiohttp import web
 
 from epp import __version__
 from epp.model import join_host_port
-from epp.sim import tokenizer
-from epp.sim.asked import Asked, Refused, chat, missing, read, read_json, texts
+from epp.sim import token_routes
+from epp.sim.asked import Asked, Refused, read, read_json
 from epp.sim.calls import Call, Room
 from epp.sim.engine import Engine
 from epp.sim.exposition import Metrics
@@ -35,6 +35,10 @@ from epp.sim.openai import Answer
 from epp.sim.options import EngineOptions
 from epp.sim.other_apis import SHAPES
 from epp.sim.pacer import Pacer
+from epp.sim.token_routes import answered
+
+if TYPE_CHECKING:
+    from epp.sim.publisher import Publisher
 
 NAME_HEADER = "x-engine-name"  #: ours: which engine answered
 GRACE = 2.0  #: real seconds that aborted answers may take to be written
@@ -47,11 +51,6 @@ PATHS = {
     "/v1/messages": "messages",
     "/inference/v1/generate": "generate",
 }
-
-
-def _json(value: Any, status: int = 200) -> web.Response:
-    body = value if isinstance(value, bytes) else msgspec.json.encode(value)
-    return web.Response(body=body, status=status, content_type="application/json")
 
 
 class EngineServer:
@@ -71,7 +70,9 @@ class EngineServer:
             max_model_len=min(options.max_model_len, capacity),
             block_tokens=config.block_tokens,
             seed=options.seed,
+            tells_tokens=options.publishes,
         )
+        self._publisher: Publisher | None = None
         self._metrics = Metrics(options, self.engine, created=time.time())
         self._random = random.Random(options.seed)
         self._models = (*options.models, *options.adapters)
@@ -89,6 +90,10 @@ class EngineServer:
         Raises:
             OSError: the address cannot be bound.
         """
+        if self.options.publishes:
+            from epp.sim.publisher import Publisher  # noqa: PLC0415 - pyzmq is an extra
+
+            self._publisher = Publisher(self.options, self.engine)
         self._pacer = Pacer(self.engine, speed=self.options.speed, on_step=self._on_step)
         self._runner = web.AppRunner(
             self._app(), handler_cancellation=True, access_log=None, shutdown_timeout=GRACE
@@ -116,6 +121,8 @@ class EngineServer:
         self._abort_all()
         await self._runner.cleanup()
         self._pacer.stop()
+        if self._publisher is not None:
+            self._publisher.close()
 
     def _abort_all(self) -> None:
         for name in self.engine.ids():
@@ -137,8 +144,8 @@ class EngineServer:
         for path in ("/health", "/ping"):
             app.router.add_get(path, self._get_health)
         app.router.add_post("/ping", self._get_health)
-        app.router.add_post("/tokenize", self._tokenize)
-        app.router.add_post("/detokenize", self._detokenize)
+        token_routes.add(app, self._room)
+        app.router.add_get("/kv_event_sources", self._get_kv_event_sources)
         app.router.add_post("/reset_prefix_cache", self._reset_prefix_cache)
         app.router.add_post("/sleep", self._sleep)
         app.router.add_post("/wake_up", self._wake_up)
@@ -155,9 +162,9 @@ class EngineServer:
         try:
             response = await handler(request)
         except Refused as refused:
-            response = _json(refused.body(), refused.status)
+            response = answered(refused.body(), refused.status)
         except web.HTTPException as error:
-            response = _json({"detail": error.reason}, error.status)
+            response = answered({"detail": error.reason}, error.status)
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
         if not response.prepared:
@@ -208,7 +215,7 @@ class EngineServer:
                 return await self._stream(request, call, answer)
             while call.open:
                 await call.events()
-            response = _json(answer.whole(call.choices(), call.spent()))
+            response = answered(answer.whole(call.choices(), call.spent()))
             self._add_load(request, response)
             return response
         finally:
@@ -285,6 +292,8 @@ class EngineServer:
             call, index = slots[name]
             call.ended(index, end)
         self._metrics.observe(result)
+        if self._publisher is not None:
+            self._publisher.step()
         if self.options.adapters:
             self._metrics.note_adapters(time.time())
 
@@ -316,7 +325,7 @@ class EngineServer:
         return web.Response(body=text.encode(), headers={"content-type": content_type})
 
     async def _get_models(self, request: web.Request) -> web.Response:
-        return _json({"object": "list", "data": [self._model(name) for name in self._models]})
+        return answered({"object": "list", "data": [self._model(name) for name in self._models]})
 
     def _model(self, name: str) -> dict[str, Any]:
         adapter = name in self.options.adapters
@@ -332,44 +341,31 @@ class EngineServer:
         }
 
     async def _get_version(self, request: web.Request) -> web.Response:
-        return _json({"version": f"epp-engine-{__version__}"})
+        return answered({"version": f"epp-engine-{__version__}"})
 
     async def _get_load(self, request: web.Request) -> web.Response:
-        return _json({"server_load": self.engine.running + self.engine.waiting})
-
-    async def _tokenize(self, request: web.Request) -> web.Response:
-        body = read_json(request.headers.get("content-type", ""), await request.read())
-        if "messages" in body:
-            ids = chat(body, generation=bool(body.get("add_generation_prompt", True)))
-        else:
-            ids = texts("prompt", body)[0]
-        strings = None
-        if body.get("return_token_strs"):
-            strings = [tokenizer.decode(ids[i : i + 1]) for i in range(len(ids))]
-        counted = {"count": len(ids), "max_model_len": self._room.max_model_len}
-        return _json({**counted, "tokens": ids.tolist(), "token_strs": strings})
-
-    async def _detokenize(self, request: web.Request) -> web.Response:
-        body = read_json(request.headers.get("content-type", ""), await request.read())
-        if "tokens" not in body:
-            raise missing("tokens", body)
-        return _json({"prompt": tokenizer.decode(texts("tokens", body)[0])})
+        return answered({"server_load": self.engine.running + self.engine.waiting})
 
     async def _reset_prefix_cache(self, request: web.Request) -> web.Response:
         self.engine.cache.clear()
+        if self._publisher is not None:
+            self._publisher.cleared()
         return web.Response()
+
+    async def _get_kv_event_sources(self, request: web.Request) -> web.Response:
+        return answered({} if self._publisher is None else self._publisher.sources())
 
     async def _sleep(self, request: web.Request) -> web.Response:
         """As in vLLM, an engine asleep is healthy, takes requests, and never answers them."""
         self._pacer.sleep()
-        return _json({"status": "sleeping", "level": 1})
+        return answered({"status": "sleeping", "level": 1})
 
     async def _wake_up(self, request: web.Request) -> web.Response:
         self._pacer.wake()
         return web.Response()
 
     async def _is_sleeping(self, request: web.Request) -> web.Response:
-        return _json({"is_sleeping": self._pacer.asleep})
+        return answered({"is_sleeping": self._pacer.asleep})
 
 
 def run(options: EngineOptions) -> None:

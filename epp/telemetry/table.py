@@ -261,4 +261,28 @@ TRUTH = (
          "What it takes for a first byte besides.", _ENDPOINT),
 )  # fmt: skip
 
-METRICS = (*REQUESTS, *POOL, *PICKER, *OURS, *TRUTH)
+_RANK = (*_ENDPOINT, "rank")
+KNOWLEDGE = (
+    Spec("epp_tokens_requests_total", "counter",
+         "Requests by who told their token ids, and why nobody did.",
+         (*_PLUGIN, "source", "reason")),
+    Spec("epp_kv_requests_total", "counter",
+         "Requests by what told of their prefix, and why nothing better did.",
+         (*_PLUGIN, "source", "reason")),
+    Spec("epp_kv_trust", "gauge", "1 for how far an engine's KV events are believed, and why.",
+         (*_RANK, "level", "reason")),
+    Spec("epp_kv_messages_total", "counter", "Messages with KV events taken in.", _RANK),
+    Spec("epp_kv_gaps_total", "counter", "Times that messages were missing.", _RANK),
+    Spec("epp_kv_lost_messages_total", "counter", "Messages that nobody had any more.", _RANK),
+    Spec("epp_kv_replays_total", "counter", "Times that old messages were asked for.", _RANK),
+    Spec("epp_kv_restarts_total", "counter", "Times that an engine began anew.", _RANK),
+    Spec("epp_kv_unread_total", "counter", "Messages and events that were of no use.", _RANK),
+    Spec("epp_kv_lag_seconds", "gauge", "From an engine's last event to here, by both clocks.",
+         _RANK),
+    Spec("epp_kv_blocks", "gauge", "Different blocks that engines told of.", _PLUGIN),
+    Spec("epp_kv_bytes", "gauge", "Memory of these.", _PLUGIN),
+    Spec("epp_kv_refused_blocks_total", "counter", "Blocks that there was no room for.", _PLUGIN),
+    Spec("epp_kv_waiting_events", "gauge", "Events whose parent block is not known yet.", _PLUGIN),
+)  # fmt: skip
+
+METRICS = (*REQUESTS, *POOL, *PICKER, *OURS, *TRUTH, *KNOWLEDGE)

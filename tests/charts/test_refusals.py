@@ -73,7 +73,7 @@ def test_wrong_values_are_refused_by_name(values: dict[str, Any], word: str) -> 
             {"plugins": [{"type": "max-score-picker", "parameters": {"maxNumOfEndpoints": 0}}]},
             "'/config/plugins/0/parameters/maxNumOfEndpoints': minimum: got 0, want 1",
         ),
-        ({"plugins": [{"type": "precise-prefix-cache-producer"}]}, "'/config/plugins/0/type'"),
+        ({"plugins": [{"type": "predicted-latency-producer"}]}, "'/config/plugins/0/type'"),
         (
             {"apiVersion": "llm-d.ai/v1alpha1", "schedulingProfiles": [{"plugins": []}]},
             "'/config/schedulingProfiles/0': missing property 'name'",

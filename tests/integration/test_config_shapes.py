@@ -10,7 +10,6 @@ import yaml
 from epp import headers
 from epp.build import Parts, configure
 from epp.clock import ManualClock
-from epp.errors import ConfigError
 from epp.ledger import Ledger
 from epp.pool import Pool
 from tests.support.replayed import CONFIGS, Replay, replay
@@ -70,11 +69,8 @@ def test_the_recommended_shape_stays_with_the_prefix() -> None:
     assert found.picks != without.picks
 
 
-def test_the_precise_shape_is_refused_with_what_to_write_instead() -> None:
-    text = (CONFIGS / "refused" / "precise.yaml").read_text()
-    with pytest.raises(ConfigError) as refused:
-        build(text)
-    assert "use approx-prefix-cache-producer - at `$.plugins[4].type`" in str(refused.value)
+def test_the_precise_shape_is_built_as_it_is_and_picks_as_its_twin_without_events() -> None:
+    build((CONFIGS / "precise.yaml").read_text())
     assert replay(shape("precise-as-approximate")).destinations == ALL
 
 

@@ -34,8 +34,6 @@ DO_NOTHING = {
     "disagg-headers-handler",
     "prefill-header-handler",
     "inflight-load-producer",
-    "token-producer",
-    "tokenizer",
 }
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from epp.build import configure
 from epp.config.dialects import translate
 from epp.errors import ConfigError
-from tests.support.replayed import CONFIGS, replay
+from tests.support.replayed import ANY_PARTS, CONFIGS, replay
 
 DIALECTS = sorted(path.name[:-9] for path in (CONFIGS / "dialects").glob("*.old.yaml"))
 NOT_YET = "not supported yet"
@@ -34,18 +35,29 @@ def test_a_dialect_picks_as_its_twin_and_says_what_was_read_as_what(name: str) -
     assert all(NOT_YET in each for each in new.warnings)
 
 
+def test_a_configuration_that_follows_events_is_built_as_it_is() -> None:
+    _, pipeline = configure((CONFIGS / "precise.yaml").read_text(), ANY_PARTS)
+    producer = pipeline.plugins["precise-prefix-cache-producer"]
+    assert producer.params.token_processor_config.block_size_tokens == 64
+    assert [each.type for each in pipeline.enrichers][:2] == ["token-producer", producer.type]
+    assert not any("precise" in warning for warning in pipeline.warnings)
+
+
+def test_index_and_scorer_in_one_are_read_as_two() -> None:
+    loaded, pipeline = configure((CONFIGS / "llm-d-0.6-precise.yaml").read_text(), ANY_PARTS)
+    producer = pipeline.plugins["precise-prefix-cache-producer"]
+    assert producer.params.token_processor_config.block_size_tokens == 64
+    assert producer.params.token_processor_config.hash_seed == "42"
+    for each in (
+        "type precise-prefix-cache-scorer is read as prefix-cache-scorer that reads",
+        "tokenProcessorConfig.blockSize is read as tokenProcessorConfig.blockSizeTokens",
+    ):
+        assert any(each in warning for warning in loaded.warnings)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("precise", ["KV events are not supported yet", "- at `$.plugins[4].type`"]),
-        (
-            "llm-d-0.6-precise",
-            [
-                "KV events are not supported yet",
-                "type precise-prefix-cache-scorer is read as prefix-cache-scorer that reads",
-                "tokenProcessorConfig.blockSize is read as tokenProcessorConfig.blockSizeTokens",
-            ],
-        ),
         (
             "gaie-1.3-predicted",
             [

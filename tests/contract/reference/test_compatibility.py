@@ -48,10 +48,9 @@ def test_an_older_type_is_what_it_is_read_as() -> None:
     )
 
 
-def test_an_older_type_that_becomes_two_is_refused_if_one_of_them_is() -> None:
-    assert status("precise-prefix-cache-scorer") == Status(
-        f"read as `prefix-cache-scorer`, `precise-prefix-cache-producer`: {REFUSES}",
-        "KV events are not supported yet; use approx-prefix-cache-producer",
+def test_an_older_type_that_becomes_two_is_supported_if_both_are() -> None:
+    assert status("precise-prefix-cache-scorer").word == (
+        "read as `prefix-cache-scorer`, `precise-prefix-cache-producer`: supported"
     )
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from epp import headers
 from epp.observe.conformance import MISSING, DestinationEndpointServedVerifier
-from epp.observe.producers import InflightLoadProducer, TokenProducer, output_tokens
+from epp.observe.producers import InflightLoadProducer, output_tokens
+from epp.prefix.tokens.producer import TokenProducer
 from tests.support import build
 
 
@@ -25,9 +26,9 @@ def test_what_the_core_does_anyway_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("cls", "params", "says"),
     [
-        (TokenProducer, {"vllm": {"url": "http://x"}}, "vllm asks for exact tokens"),
-        (TokenProducer, {"modelName": "m"}, "modelName asks for exact tokens"),
-        (TokenProducer, {"udsTokenizerConfig": {"a": 1}}, "udsTokenizerConfig asks for"),
+        (TokenProducer, {"udsTokenizerConfig": {"a": 1}}, "udsTokenizerConfig is refused"),
+        (TokenProducer, {"local": {"modelDir": "/none"}}, "'/none' holds no tokenizer"),
+        (TokenProducer, {"local": {"modelDir": "/none"}, "vllm": {}}, "are two tokenizers"),
         (TokenProducer, {"estimate": {"image": {}}}, "takes no parameters here, got image"),
     ],
 )

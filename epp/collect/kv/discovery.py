@@ -1,0 +1,73 @@
+"""Where an endpoint publishes its KV events: as it says itself, or as configured.
+
+**Source:** vLLM's ``/kv_event_sources`` (since 0.31): by data-parallel rank, with addresses as they
+were bound, ``tcp://*:5557``. An engine that connects to a subscriber tells that one's address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from epp.collect.kv.link import Where
+from epp.model import Endpoint
+from epp.prefix.precise import PodDiscoveryConfig
+
+PATH = "/kv_event_sources"
+ANY = ("*", "0.0.0.0", "[::]", "::")
+MOST_RANKS = 1024
+
+
+class _Source(msgspec.Struct, frozen=True):
+    endpoint: str | None = None
+    replay_endpoint: str | None = None
+    enable_kv_cache_events: bool = True
+
+
+_read = msgspec.json.Decoder(dict[str, _Source]).decode
+
+
+def configured(endpoint: Endpoint, ports: PodDiscoveryConfig) -> Mapping[int, Where]:
+    """Return the addresses by rank, as the configuration says: of an endpoint one rank."""
+    replay = ports.replay_socket_port
+    events = _tcp(endpoint.host, ports.socket_port + endpoint.rank) if ports.socket_port else ""
+    return {0: Where(events, _tcp(endpoint.host, replay + endpoint.rank) if replay else "")}
+
+
+def told(endpoint: Endpoint, page: bytes) -> Mapping[int, Where]:
+    """Return the addresses by rank, as the engine says; empty if it publishes nothing here.
+
+    An endpoint that is one rank of its pod has that one only.
+
+    Raises:
+        ValueError: the page says nothing that can be understood.
+    """
+    try:
+        sources = _read(page)
+        ranks = {int(rank): source for rank, source in sources.items()}
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{PATH}: {error}") from error
+    if endpoint.rank in ranks and endpoint.rank:
+        ranks = {0: ranks[endpoint.rank]}
+    if len(ranks) == 1:
+        ranks = dict.fromkeys([0], next(iter(ranks.values())))
+    found = {}
+    for rank, source in list(ranks.items())[:MOST_RANKS]:
+        events = _reachable(endpoint.host, source.endpoint or "")
+        if source.enable_kv_cache_events and events:
+            found[rank] = Where(events, _reachable(endpoint.host, source.replay_endpoint or ""))
+    return found
+
+
+def _reachable(host: str, bound: str) -> str:
+    """Return where a socket that was bound is reached; "" if it was not bound for everybody."""
+    scheme, _, where = bound.partition("://")
+    if scheme == "ipc":
+        return bound
+    name, _, port = where.rpartition(":")
+    return _tcp(host, int(port)) if scheme == "tcp" and name in ANY and port.isdigit() else ""
+
+
+def _tcp(host: str, port: int) -> str:
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"

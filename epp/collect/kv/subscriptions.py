@@ -1,0 +1,197 @@
+"""The feeds of one ``precise-prefix-cache-producer``: those of all endpoints, as they come and go.
+
+Nothing waits for a feed: an endpoint serves while its events are asked for, and what is known of
+its cache grows meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from epp.clock import Clock
+from epp.collect.fetch import Fetcher, NoPage, Source
+from epp.collect.kv.central import Central
+from epp.collect.kv.discovery import PATH, configured, told
+from epp.collect.kv.feed import Feed
+from epp.collect.kv.link import Line, Link, Where
+from epp.collect.kv.pump import Pump
+from epp.collect.kv.sockets import context
+from epp.model import Endpoint, EndpointId
+from epp.pool import Pool
+from epp.prefix.precise import CurveConfig, PrecisePrefixCacheProducer
+
+TICK_SECONDS = 0.1
+PAGE_SECONDS = 2.0  #: that an engine may take to tell where it publishes
+ASK_SECONDS = 5.0  #: between two tries, doubled each time
+ASK_MOST_SECONDS = 300.0
+AT_ONCE = 32  #: engines that are asked
+SWEEP = 8  #: segments of dropped engines swept in each tick
+
+_log = logging.getLogger(__name__)
+
+
+class _Asking(msgspec.Struct):
+    """When an endpoint is next asked where it publishes."""
+
+    at: float
+    pause: float = ASK_SECONDS
+
+
+class Subscriptions:
+    """From `run` until that is cancelled.
+
+    Args:
+        producer: gets all that is told.
+        pool: its endpoints are subscribed to.
+    """
+
+    def __init__(self, producer: PrecisePrefixCacheProducer, pool: Pool, clock: Clock) -> None:
+        self.producer = producer
+        self._pool = pool
+        self._clock = clock
+        self._links: dict[EndpointId, dict[int, Link]] = {}
+        self._asking: dict[EndpointId, _Asking] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Subscribe to all endpoints that there are, at any time."""
+        events = self.producer.params.kv_events_config
+        where = context()
+        self._line = Line(where, Pump(), self._clock, curve=_curve(events.curve))
+        central = None
+        if events.zmq_endpoint:
+            central = Central(events.zmq_endpoint, events.topic_filter, self._line, self._of)
+        self._pool.on_forget(self._forget)
+        try:
+            async with Fetcher(Source(path=PATH), timeout=PAGE_SECONDS) as fetcher:
+                while True:
+                    self._follow(fetcher)
+                    self._tick()
+                    await asyncio.sleep(TICK_SECONDS)
+        finally:
+            self._pool.off_forget(self._forget)
+            for task in self._tasks:
+                task.cancel()
+            for endpoint_id in list(self._links):
+                self._leave(endpoint_id)
+            if central is not None:
+                central.close()
+            where.destroy(0)
+
+    def _follow(self, fetcher: Fetcher) -> None:
+        """Open feeds of endpoints that are new, and ask those that have not told where they are."""
+        events, now = self.producer.params.kv_events_config, self._clock.now()
+        if not events.discover_pods or events.zmq_endpoint:
+            return
+        ports = events.pod_discovery_config
+        for endpoint in self._pool.snapshot():
+            if endpoint.id not in self._links:
+                self._links[endpoint.id] = {}
+                if ports.ask_sources:
+                    self._asking[endpoint.id] = _Asking(now)
+                else:
+                    self._open(endpoint, configured(endpoint, ports))
+        for endpoint_id, asking in list(self._asking.items()):
+            endpoint_or_none = self._pool.get(endpoint_id)
+            if endpoint_or_none is None:
+                del self._asking[endpoint_id]
+            elif now >= asking.at and len(self._tasks) < AT_ONCE:
+                asking.at, asking.pause = (
+                    now + asking.pause,
+                    min(asking.pause * 2, ASK_MOST_SECONDS),
+                )
+                task = asyncio.create_task(self._ask(fetcher, endpoint_or_none))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, fetcher: Fetcher, endpoint: Endpoint) -> None:
+        """Open the feeds that an endpoint tells of; those configured if it does not tell."""
+        ports = self.producer.params.kv_events_config.pod_discovery_config
+        answered = False
+        where: Mapping[int, Where] = {}
+        try:
+            where = told(endpoint, await fetcher.get(endpoint))
+            answered = True
+        except NoPage as error:
+            answered = error.answered
+        except ValueError:
+            answered = True
+        if answered:
+            self._asking.pop(endpoint.id, None)
+        if endpoint.id in self._links:
+            self._open(endpoint, where or configured(endpoint, ports))
+
+    def _open(self, endpoint: Endpoint, where: Mapping[int, Where]) -> None:
+        """Have exactly these feeds of an endpoint."""
+        links = self._links[endpoint.id]
+        for rank in [rank for rank, link in links.items() if link.where != where.get(rank)]:
+            self._close(links.pop(rank))
+        for rank, each in where.items():
+            if rank not in links:
+                self._add(endpoint.id, rank, each)
+
+    def _add(self, endpoint_id: EndpointId, rank: int, where: Where) -> Link:
+        engine = self.producer.engines.add(endpoint_id, rank, can_ask=bool(where.replay))
+        link = Link(Feed(engine, self.producer.index), where, self._line)
+        self._links.setdefault(endpoint_id, {})[rank] = link
+        try:
+            link.open()
+        except zmq.ZMQError as error:
+            _log.warning("KV events of %s at %s: %s", endpoint_id, where.events, error)
+        return link
+
+    def _of(self, pod: str, rank: int) -> Link | None:
+        """Return the link of an engine that connects to us and goes by this name; None: unknown."""
+        named = (e for e in self._pool.snapshot() if pod in (e.address, e.name, e.host, e.id))
+        endpoint = next(named, None)
+        if endpoint is None:
+            return None
+        link = self._links.get(endpoint.id, {}).get(rank)
+        if link is None:
+            ports = self.producer.params.kv_events_config.pod_discovery_config
+            replay = configured(endpoint, ports)[0].replay if not rank else ""
+            link = self._add(endpoint.id, rank, Where("", replay))
+        return link
+
+    def _tick(self) -> None:
+        for links in self._links.values():
+            for link in links.values():
+                link.tick()
+        self.producer.index.expire(self._clock.now())
+        if self.producer.index.sweeping:
+            self.producer.index.sweep(SWEEP)
+
+    def _forget(self, endpoint_id: EndpointId) -> None:
+        """See `pool.Forget`: the endpoint is gone, or its process is another one."""
+        if self._pool.get(endpoint_id) is None:
+            self._leave(endpoint_id)
+            return
+        for link in self._links.get(endpoint_id, {}).values():
+            link.restarted()
+
+    def _leave(self, endpoint_id: EndpointId) -> None:
+        for link in self._links.pop(endpoint_id, {}).values():
+            self._close(link)
+        self._asking.pop(endpoint_id, None)
+        self.producer.index.forget(endpoint_id)
+
+    def _close(self, link: Link) -> None:
+        link.close()
+        self.producer.engines.remove(link.feed.engine)
+
+
+def _curve(config: CurveConfig | None) -> Mapping[str, bytes]:
+    """Return the options of sockets, with the keys of the files."""
+    if config is None:
+        return {}
+    return {
+        "curve_serverkey": Path(config.server_key_file).read_bytes().strip(),
+        "curve_publickey": Path(config.public_key_file).read_bytes().strip(),
+        "curve_secretkey": Path(config.secret_key_file).read_bytes().strip(),
+    }

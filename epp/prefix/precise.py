@@ -1,0 +1,333 @@
+"""``precise-prefix-cache-producer``: what engines' own KV events say that they hold.
+
+A prompt whose token ids are known (see ``token-producer``) is looked up in an index of the blocks
+that engines told of, block for block as they name them. An endpoint whose events are missing, late
+or have proved wrong is believed to hold what our own picks say, if that is more: the same knowledge
+that ``approx-prefix-cache-producer`` has, and all that there is where no token ids are known.
+
+**Source:** names and defaults of the parameters are those of llm-d's
+``precise-prefix-cache-producer``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from epp import plugin
+from epp.config.units import parse_duration
+from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Outcome, Pick, PrefixMatch
+from epp.prefix.approx import ApproxPrefixCacheProducer
+from epp.prefix.exact.events import Tier
+from epp.prefix.exact.index import MOST_BYTES, ExactIndex, Known
+from epp.prefix.exact.keys import Keys, Prompt
+from epp.prefix.feed.engine import Engine, Engines
+from epp.prefix.feed.trust import EXPECTED_SECONDS, Level, Trust
+
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Positive = Annotated[int, Meta(gt=0)]
+_TIERS: Mapping[str, Tier] = {
+    "gpu": Tier.GPU, "cpu": Tier.CPU, "disk": Tier.DISK, "shared": Tier.SHARED,
+}  # fmt: skip
+
+
+class TokenProcessorConfig(plugin.Params, frozen=True):
+    """How blocks are cut and named."""
+
+    block_size_tokens: Positive = 16  #: tokens per block; the engines' own size is the best
+    hash_seed: str = ""  #: secret of the names of blocks, equal in all replicas; "": random
+    hash_algorithm: Literal["", "cbor-fnv", "xxh64", "xxhash"] = ""  #: accepted; ours is XXH3
+
+
+class BlockIndexConfig(plugin.Params, frozen=True):
+    """Where blocks are kept: in memory, whatever is asked for."""
+
+    in_memory_config: dict[str, Any] | None = None  #: accepted; `max_bytes` is the bound
+    cost_aware_memory_config: dict[str, Any] | None = None  #: likewise
+    redis_config: dict[str, Any] | None = None  #: refused: replicas read the engines themselves
+    enable_metrics: bool = True  #: accepted: metrics cost nothing
+    metrics_logging_interval: int | str = 0  #: accepted; nothing is logged
+    max_bytes: Positive = MOST_BYTES  #: ours: memory of the index, a hard bound
+
+
+class Backend(plugin.Params, frozen=True):
+    """What a block is worth where it lies."""
+
+    name: str  #: gpu, cpu, disk or shared
+    weight: Annotated[float, Meta(ge=0, le=1)] = 1.0  #: 1 is a block that is computed already
+
+
+_BACKENDS = (Backend(name="gpu"), Backend(name="cpu", weight=0.8))
+
+
+class IndexerConfig(plugin.Params, frozen=True):
+    """Of the index."""
+
+    kv_block_index_config: BlockIndexConfig = BlockIndexConfig()
+    kv_cache_backend_configs: tuple[Backend, ...] = _BACKENDS  #: others are worth 0.8
+
+
+class PodDiscoveryConfig(plugin.Params, frozen=True):
+    """Where an endpoint publishes."""
+
+    socket_port: Port = 5557  #: plus the rank
+    replay_socket_port: Port = 0  #: answers who asks for old events, plus the rank; 0 is none
+    ask_sources: bool = True  #: ours: read both from the engine's ``/kv_event_sources``, if told
+    pod_label_selector: str = ""  #: accepted; the pool's endpoints count
+    pod_namespace: str = ""  #: likewise
+
+
+class CurveConfig(plugin.Params, frozen=True):
+    """Files with keys of CURVE, in ZMQ's Z85 text."""
+
+    server_key_file: str  #: the engines' public key
+    public_key_file: str  #: ours
+    secret_key_file: str
+
+
+class KVEventsConfig(plugin.Params, frozen=True):
+    """How events come."""
+
+    topic_filter: str = "kv@"  #: beginning of topics, at `zmq_endpoint`; elsewhere all are read
+    concurrency: int = 4  #: accepted; events are read on the event loop, in small slices
+    engine_type: Literal["vllm", "sglang"] = "vllm"  #: accepted; both are understood at once
+    discover_pods: bool = True  #: connect to every endpoint of the pool
+    pod_discovery_config: PodDiscoveryConfig = PodDiscoveryConfig()
+    zmq_endpoint: str = ""  #: listen here instead, as ``tcp://*:5557``, for engines that connect
+    curve: CurveConfig | None = None  #: ours: encrypt, and trust nobody else
+
+
+class ExactMatch(PrefixMatch, frozen=True, kw_only=True):
+    """A match that engines' own events told."""
+
+    known: Known  #: what events told, of all endpoints
+    picks: PrefixMatch | None  #: what our own picks say
+    trusted: frozenset[EndpointId]  #: those whose events are all there
+
+
+class PrecisePrefixCacheProducer:
+    """Knows from engines' KV events which endpoint holds how much of a prompt.
+
+    Where token ids are not known, or an engine's events are not all there, what our own picks let us
+    believe counts. Needs ``epp[precise]``; see ``docs/kv_events.md``.
+    Differs from llm-d: blocks that a pick will bring are always expected, and any number of pods may
+    hold a block; events before the picker's start are asked for, from the oldest that there is.
+    """
+
+    type: ClassVar[str] = "precise-prefix-cache-producer"
+    stability: ClassVar[plugin.Stability] = "beta"
+
+    class Params(plugin.Params, frozen=True):
+        token_processor_config: TokenProcessorConfig = TokenProcessorConfig()
+        indexer_config: IndexerConfig = IndexerConfig()
+        kv_events_config: KVEventsConfig = KVEventsConfig()
+        speculative_indexing: bool = False  #: accepted: what is picked is expected in any case
+        speculative_ttl: str = msgspec.field(default="", name="speculativeTTL")
+        """How long that is believed without an event; "" is 2s, and 2m of engines without events."""
+        tokenizers_pool_config: dict[str, Any] | None = None  #: refused; see ``token-producer``
+
+    def __init__(self, params: Params, tools: plugin.Tools) -> None:
+        _check(params)
+        self.params = params
+        self.engines = Engines()  #: whose events come in; a collector adds them
+        self.sources: Counter[tuple[str, str]] = Counter()
+        """Requests by what told of them, and why nothing better did: fixed words."""
+        blocks, index = params.token_processor_config, params.indexer_config
+        self.index = ExactIndex(
+            Keys((blocks.hash_seed.encode() or secrets.token_bytes(32),)),
+            block_tokens=blocks.block_size_tokens,
+            most_bytes=index.kv_block_index_config.max_bytes,
+        )
+        self._weights = _weights(index.kv_cache_backend_configs)
+        self._ttl = parse_duration(params.speculative_ttl) if params.speculative_ttl else None
+        self._name = tools.name or self.type
+        self._clock = tools.clock
+        self._picks = ApproxPrefixCacheProducer(ApproxPrefixCacheProducer.Params(), tools)
+
+    def enrich(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> InferenceRequest:
+        """Add the prompt's blocks and who holds them. See `plugin.Enricher.enrich`."""
+        if not request.computed or not request.prompt:
+            return request
+        believed = self._picks.enrich(request, endpoints).prefix.get(self._name)
+        if request.tokens is None:
+            self.sources["picks", request.no_tokens or "no_tokenizer"] += 1
+            return self._with(request, believed)
+        prompt = Prompt(
+            request.tokens.ids, self._root_of(request, endpoints), salt=request.salt,
+            media=request.tokens.media,
+        )  # fmt: skip
+        known = self.index.look_up(prompt)
+        if not known.chains[0]:
+            return self._with(request, believed)
+        match = self._match(known, believed, endpoints)
+        self.sources["events", "" if match.trusted else "no_events"] += 1
+        return self._with(request, match)
+
+    def picked(self, request: InferenceRequest, pick: Pick) -> None:
+        """See `plugin.Observer.picked`: the endpoint will hold the prompt, and so will the prefill's."""
+        match = request.prefix.get(self._name)
+        if isinstance(match, ExactMatch):
+            for endpoint in filter(None, (pick.endpoints[0], pick.prefill)):
+                self._expect(request, endpoint, match.known)
+        self._picks.picked(_believed(request, self._name), pick)
+
+    def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
+        """See `plugin.Observer.ended`: compare what was known with what the engine found."""
+        self._picks.ended(_believed(request, self._name), pick, ending)
+        match = request.prefix.get(self._name)
+        if not isinstance(match, ExactMatch):
+            return
+        endpoint = pick.endpoints[0]
+        engine = self.engines.get(endpoint.id, match.known.ranks.get(endpoint.id, 0))
+        moved = bool(ending.served) and ending.served != endpoint.address
+        if engine is None or moved or ending.outcome is not Outcome.COMPLETED:
+            return
+        self._compare(request, match.known, engine, ending)
+
+    def forget(self, endpoint_id: EndpointId) -> None:
+        """See `plugin.PoolWatcher.forget`; of events, the collector knows better."""
+        self._picks.forget(endpoint_id)
+
+    def trust(self, endpoint_id: EndpointId, rank: int = 0) -> Trust:
+        """Return how far what an endpoint told may be believed."""
+        engine = self.engines.get(endpoint_id, rank)
+        if engine is None:
+            return Trust(Level.PRIOR, "not_connected")
+        return engine.confidence.trust(self._clock.now())
+
+    def dump_state(self) -> Mapping[str, Any]:
+        """See `plugin.StateDumper.dump_state`."""
+        now = self._clock.now()
+        return {
+            "index": self.index.figures(),
+            "requests": {" ".join(filter(None, key)): n for key, n in self.sources.items()},
+            "engines": [_shown(each, now) for each in self.engines],
+            "picks": self._picks.dump_state(),
+        }
+
+    def _root_of(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> str:
+        """Return the adapter that is asked for; "" for a base model, by whatever name."""
+        name = request.target_model
+        for endpoint in endpoints:
+            lora = endpoint.load.lora if endpoint.load else None
+            if lora is not None and (name in lora.active or name in lora.waiting):
+                return name
+        return name if name in self.engines.adapters else ""
+
+    def _match(
+        self, known: Known, believed: PrefixMatch | None, endpoints: Sequence[Endpoint]
+    ) -> ExactMatch:
+        chain = known.chains[0]
+        trusted = frozenset(e.id for e in endpoints if self._is_exact(e.id, known))
+        held = dict(known.blocks)
+        for endpoint_id, tiers in known.lower.items():
+            weighted = sum(n * w for n, w in zip(tiers, self._weights, strict=True))
+            held[endpoint_id] = int(weighted)
+        if believed is not None:
+            # Sizes differ and so do counts of tokens: what is shared is a part of the prompt.
+            scale = len(chain) / len(believed.blocks)
+            for endpoint_id, blocks in believed.held.items():
+                if endpoint_id not in trusted:
+                    held[endpoint_id] = max(held.get(endpoint_id, 0), int(blocks * scale))
+        return ExactMatch(
+            chain, self.index.block_tokens, held, "events",
+            known=known, picks=believed, trusted=trusted,
+        )  # fmt: skip
+
+    def _is_exact(self, endpoint_id: EndpointId, known: Known) -> bool:
+        return self.trust(endpoint_id, known.ranks.get(endpoint_id, 0)).level is Level.EXACT
+
+    def _with(self, request: InferenceRequest, match: PrefixMatch | None) -> InferenceRequest:
+        if match is None:
+            return request
+        count = request.prompt_tokens if request.tokens is None else request.tokens.count
+        prefix = {**request.prefix, self._name: match}
+        return msgspec.structs.replace(request, prefix=prefix, prompt_tokens=count)
+
+    def _expect(self, request: InferenceRequest, endpoint: Endpoint, known: Known) -> None:
+        rank = known.ranks.get(endpoint.id, 0)
+        if self._ttl is None:
+            seconds = EXPECTED_SECONDS[self.trust(endpoint.id, rank).level]
+        else:
+            seconds = self._ttl
+        self.index.expect(
+            endpoint.id, known.chains[0], until=self._clock.now() + seconds, rank=rank,
+            held=known.blocks.get(endpoint.id, 0), request=request.id,
+        )  # fmt: skip
+
+    def _compare(
+        self, request: InferenceRequest, known: Known, engine: Engine, ending: Ending
+    ) -> None:
+        cached = None if ending.usage is None else ending.usage.cached_tokens
+        block = self.index.block_tokens
+        lower = known.lower.get(engine.endpoint_id)
+        expected = 0 if lower is None else lower[Tier.EXPECTED]
+        held = known.blocks.get(engine.endpoint_id, 0)
+        engine.audit.answered(
+            (held - expected) * block, cached, prompt=request.prompt_tokens, block=block
+        )
+        if len(known.chains[0]) > held:
+            engine.confidence.computed(self._clock.now())
+
+
+def _believed(request: InferenceRequest, name: str) -> InferenceRequest:
+    """Return the request as it is for who knows our own picks only."""
+    match = request.prefix.get(name)
+    if not isinstance(match, ExactMatch):
+        return request
+    prefix = {} if match.picks is None else {name: match.picks}
+    return msgspec.structs.replace(request, prefix=prefix)
+
+
+def _shown(engine: Engine, now: float) -> Mapping[str, Any]:
+    trust = engine.confidence.trust(now)
+    return {
+        "endpoint": engine.endpoint_id,
+        "rank": engine.rank,
+        "trust": trust.level.value,
+        "reason": trust.reason,
+        "messages": engine.messages,
+        "bytes": engine.bytes,
+        "gaps": engine.sequence.gaps,
+        "lost": engine.sequence.lost,
+        "restarts": engine.sequence.restarts,
+        "replays": engine.replays,
+        "unread": engine.unread,
+        "overestimated": engine.audit.over,
+        "underestimated": engine.audit.under,
+        "lagSeconds": engine.lag,
+    }
+
+
+def _weights(backends: Sequence[Backend]) -> tuple[float, ...]:
+    told = {_TIERS[each.name.lower()]: each.weight for each in backends}
+    gpu = told.get(Tier.GPU, 1.0)
+    return tuple(gpu if tier is Tier.EXPECTED else told.get(tier, 0.8) for tier in Tier)
+
+
+def _check(params: PrecisePrefixCacheProducer.Params) -> None:
+    """Refuse what cannot be done.
+
+    Raises:
+        ValueError: and why.
+    """
+    if importlib.util.find_spec("zmq") is None:
+        raise ValueError("KV events need pyzmq: install epp[precise]")
+    if params.tokenizers_pool_config:
+        raise ValueError("tokenizersPoolConfig is refused: use a token-producer with a tokenizer")
+    if params.indexer_config.kv_block_index_config.redis_config:
+        raise ValueError("redisConfig is refused: every replica reads the engines' events itself")
+    for backend in params.indexer_config.kv_cache_backend_configs:
+        if backend.name.lower() not in _TIERS:
+            raise ValueError(f"kvCacheBackendConfigs: {backend.name!r} is none of {list(_TIERS)}")
+    curve = params.kv_events_config.curve
+    for path in () if curve is None else msgspec.structs.astuple(curve):
+        if not Path(path).is_file():
+            raise ValueError(f"kvEventsConfig.curve: there is no file {path!r}")

@@ -1,0 +1,1 @@
+"""Who tells a prompt's token ids: an engine, a render service, or a tokenizer in this process."""

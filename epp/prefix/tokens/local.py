@@ -1,0 +1,212 @@
+"""Token ids from a tokenizer in this process, by threads of its own.
+
+The model's folder has what an engine has too: ``tokenizer.json``, ``tokenizer_config.json`` and, in
+that or beside it, the chat template. Nothing is ever downloaded. Tokenizing lets go of the
+interpreter's lock, so the event loop goes on meanwhile.
+
+Conversations repeat what they said. Between special tokens, as templates put them around each
+message, text is tokenized by itself; so pieces are remembered, and only the new tail of a
+conversation is tokenized. That holds where a piece's tokens do not depend on what stands before
+it: not for tokenizers that put a mark before the first word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tokenizers
+
+from epp.model import Endpoint, InferenceRequest, Tokens
+from epp.prefix.tokens.backend import NoTokens, pack
+from epp.prefix.tokens.template import ChatTemplate, TemplateError
+
+THREADS = 2
+MOST_WAITING = 64  #: requests; more are not tokenized
+REMEMBERED_BYTES = 64 << 20  #: of text and token ids of pieces
+SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token")
+
+
+class Model:
+    """A model's tokenizer and template; not for several threads at once, but for one at a time.
+
+    Raises:
+        ValueError: the folder does not hold one.
+    """
+
+    def __init__(self, folder: str) -> None:
+        path = Path(folder)
+        try:
+            text = (path / "tokenizer.json").read_text(encoding="utf-8")
+            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+            config = _json(path / "tokenizer_config.json")
+        except Exception as error:
+            raise ValueError(f"{folder!r} holds no tokenizer: {error}") from error
+        self._template = _template(path, config)
+        self._pieces = _Pieces(json.loads(text))
+
+    def completion(self, text: str) -> bytes:
+        """Return the token ids of a prompt, with what the tokenizer adds."""
+        return pack(self._tokenizer.encode(text).ids)
+
+    def chat(self, body: Mapping[str, Any]) -> bytes:
+        """Return the token ids of a chat request.
+
+        Raises:
+            TemplateError: there is no template, or it refuses the conversation.
+        """
+        if self._template is None:
+            raise TemplateError("there is no chat template")
+        return self._pieces.encode(self._template.render(body), self._encode)
+
+    def _encode(self, text: str) -> bytes:
+        return pack(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+class _Pieces:
+    """Pieces of texts between special tokens, with their token ids."""
+
+    def __init__(self, tokenizer: Mapping[str, Any]) -> None:
+        self._known: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+        self._split = _splitter(tokenizer)
+
+    def encode(self, text: str, encode: Any) -> bytes:
+        if self._split is None:
+            return bytes(encode(text))
+        return b"".join([self._piece(each, encode) for each in self._split.split(text) if each])
+
+    def _piece(self, text: str, encode: Any) -> bytes:
+        found = self._known.pop(text, None)
+        if found is None:
+            found = encode(text)
+            self._bytes += _size(text, found)
+        self._known[text] = found
+        while self._bytes > REMEMBERED_BYTES:
+            old, ids = self._known.popitem(last=False)
+            self._bytes -= _size(old, ids)
+        return found
+
+
+class Local:
+    """Tokenizes in threads.
+
+    Args:
+        folder: the model's.
+        seconds: until a request goes on without.
+    """
+
+    def __init__(self, folder: str, *, seconds: float) -> None:
+        self._models = [Model(folder) for _ in range(THREADS)]
+        self._seconds = seconds
+        self._waiting = 0
+        self._pool = ThreadPoolExecutor(THREADS, "tokens")
+
+    async def tokens(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> Tokens:
+        """See `Backend.tokens`."""
+        del endpoints
+        if request.multimodal:
+            raise NoTokens("media")
+        if self._waiting >= MOST_WAITING:
+            raise NoTokens("busy")
+        self._waiting += 1
+        future = self._pool.submit(self._work, request.format, request.body)
+        future.add_done_callback(partial(_back, asyncio.get_running_loop(), self._done))
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise NoTokens("timeout") from None
+
+    async def close(self) -> None:
+        """See `Backend.close`."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _done(self) -> None:
+        self._waiting -= 1
+
+    def _work(self, form: str, body: bytes) -> Tokens:
+        try:
+            model = self._models.pop()
+        except IndexError:
+            raise NoTokens("busy") from None
+        try:
+            return _tokens(model, form, body)
+        finally:
+            self._models.append(model)
+
+
+def _back(
+    loop: asyncio.AbstractEventLoop, done: Callable[[], None], future: Future[Tokens]
+) -> None:
+    del future
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(done)
+
+
+def _tokens(model: Model, form: str, body: bytes) -> Tokens:
+    try:
+        asked = msgspec.json.decode(body)
+        if form == "chat":
+            ids = [model.chat(asked)]
+        else:
+            prompts = asked["prompt"] if isinstance(asked["prompt"], list) else [asked["prompt"]]
+            ids = [model.completion(each) for each in prompts]
+        return Tokens(ids[0], sum(map(len, ids)) // 4, "local")
+    except TemplateError:
+        raise NoTokens("template") from None
+    except (ValueError, TypeError, KeyError, IndexError):
+        raise NoTokens("unreadable") from None
+
+
+def _size(text: str, ids: bytes) -> int:
+    return 4 * len(text) + len(ids) + 200
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found if isinstance(found, dict) else {}
+
+
+def _template(path: Path, config: Mapping[str, Any]) -> ChatTemplate | None:
+    beside = path / "chat_template.jinja"
+    text = beside.read_text(encoding="utf-8") if beside.is_file() else config.get("chat_template")
+    if isinstance(text, list):  # several, by name
+        text = next((each["template"] for each in text if each.get("name") == "default"), None)
+    if not isinstance(text, str):
+        return None
+    special = {name: _content(config[name]) for name in SPECIAL if config.get(name)}
+    return ChatTemplate(text, special)
+
+
+def _content(token: Any) -> str:
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token)
+
+
+def _splitter(tokenizer: Mapping[str, Any]) -> re.Pattern[str] | None:
+    """Return what splits text at special tokens and keeps them; None if pieces are not independent."""
+    added = [each for each in tokenizer.get("added_tokens") or () if each.get("special")]
+    plain = not any(each.get("lstrip") or each.get("rstrip") for each in added)
+    if not added or not plain or tokenizer.get("normalizer") is not None:
+        return None
+    if not _is_bytes(tokenizer.get("pre_tokenizer") or {}):
+        return None
+    every = sorted((each["content"] for each in added), key=len, reverse=True)
+    return re.compile("(" + "|".join(map(re.escape, every)) + ")")
+
+
+def _is_bytes(pre: Mapping[str, Any]) -> bool:
+    """Whether text is cut into words the same way wherever it stands."""
+    if pre.get("type") == "Sequence":
+        return all(_is_bytes(each) for each in pre.get("pretokenizers") or ())
+    if pre.get("type") == "ByteLevel":
+        return not pre.get("add_prefix_space")
+    return pre.get("type") in ("Split", "Digits", "Punctuation")

@@ -1,0 +1,162 @@
+"""Feeds: slices of work that tell the same as the whole, and other processes found out."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from epp.collect.kv.central import rank_of
+from epp.collect.kv.discovery import configured, told
+from epp.collect.kv.feed import Feed, slices
+from epp.collect.kv.link import Where
+from epp.collect.parse.kv_messages import END, Message
+from epp.model import EndpointId
+from epp.prefix.exact.events import Removed
+from epp.prefix.feed.engine import Engines
+from epp.prefix.precise import PodDiscoveryConfig
+from tests.support.kv import A, held, index, prompt, stored
+from tests.support.kv_feeds import endpoint
+
+
+def payload(at: float, number: int) -> bytes:
+    """A message of one block; its tokens count from 100 times ``number`` on."""
+    first = 100 * number
+    event = ["BlockStored", [first + 1], None, list(range(first, first + 16)), 16]
+    return msgspec.msgpack.encode([at, [event], 0])
+
+
+def feed() -> Feed:
+    engines = Engines()
+    made = Feed(engines.add(A, 0, can_ask=True), index(A))
+    made.connected(0.0)
+    assert made.question() == 0
+    made.answered(Message("", END, b""), 0.0)
+    return made
+
+
+def hear(of: Feed, number: int, at: float) -> None:
+    of.heard(Message("", number, payload(at, number)), at, at)
+    while of.busy:
+        of.advance()
+
+
+def test_slices_tell_the_same_as_the_whole() -> None:
+    chooser = random.Random(1)
+    for _ in range(50):
+        blocks, most = chooser.randint(1, 40), chooser.randint(1, 9)
+        media = tuple(sorted((chooser.randrange(blocks * 16), "m") for _ in range(2)))
+        event = stored(0, blocks, salt="s", media=media)
+        whole, cut = index(A), index(A)
+        whole.apply(A, [event])
+        cut.apply(A, slices(event, most))
+        asked = prompt(0, blocks * 16, salt="s")
+        asked.media = media
+        assert held(whole, asked) == held(cut, asked) == {A: blocks}
+        gone = Removed(event.hashes[blocks // 2 :])
+        cut.apply(A, slices(gone, most))
+        assert held(cut, asked).get(A, 0) == blocks // 2
+
+
+def test_work_is_done_a_slice_at_a_time() -> None:
+    made = feed()
+    event = ["BlockStored", list(range(1, 2001)), None, list(range(32000)), 16]
+    made.heard(Message("", 0, msgspec.msgpack.encode([1.0, [event], 0])), 1.0, 1.0)
+    turns = 0
+    while made.busy:
+        made.advance()
+        turns += 1
+    assert turns == 1 + 8  # to read it, then 256 blocks each
+    assert held(made._index, prompt(0, 32000)) == {A: 2000}
+
+
+def test_after_a_break_an_engine_without_our_newest_message_is_another_one() -> None:
+    made = feed()
+    for number in range(3):
+        hear(made, number, 1.0 + number)
+    made.disconnected()
+    made.connected(9.0)
+    assert made.question() == 2  # the newest, again
+    made.answered(Message("", END, b""), 9.0)
+    assert made.question() == 0
+    assert made.engine.sequence.restarts == 1
+    while made.busy:
+        made.advance()
+    assert held(made._index, prompt(0, 16)) == {}
+
+
+@pytest.mark.parametrize(("at", "restarts"), [(3.0, 0), (8.0, 1)])
+def test_after_a_break_our_newest_message_proves_who_the_engine_is(
+    at: float, restarts: int
+) -> None:
+    made = feed()
+    for number in range(3):
+        hear(made, number, 1.0 + number)
+    made.disconnected()
+    made.connected(9.0)
+    made.answered(Message("", 2, payload(at, 2)), 9.0)
+    assert made.engine.sequence.restarts == restarts
+
+
+def test_a_restart_that_messages_showed_is_not_one_more_when_a_scrape_shows_it() -> None:
+    made = feed()
+    hear(made, 0, 1.0)
+    hear(made, 1, 2.0)
+    hear(made, 0, 40.0)
+    made.restarted(41.0)
+    assert made.engine.sequence.restarts == 1
+    made.restarted(80.0)
+    assert made.engine.sequence.restarts == 2
+
+
+def test_what_is_no_message_is_counted_and_changes_nothing() -> None:
+    made = feed()
+    made.heard(Message("", 0, b"\xc1"), 1.0, 1.0)
+    made.heard(Message("", 1, msgspec.msgpack.encode([1.0, [["New", 1], 5], 0])), 1.0, 1.0)
+    while made.busy:
+        made.advance()
+    assert made.engine.unread == 3
+
+
+def test_addresses_are_those_that_the_engine_bound_at_the_endpoints_host() -> None:
+    page = msgspec.json.encode({
+        "0": {"endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657", "topic": "x"},
+        "1": {"endpoint": "tcp://*:5558", "replay_endpoint": None},
+        "2": {"endpoint": "tcp://elsewhere:5559"},
+        "3": {"endpoint": "tcp://*:5560", "enable_kv_cache_events": False},
+    })  # fmt: skip
+    assert told(endpoint(8000), page) == {
+        0: Where("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5657"),
+        1: Where("tcp://127.0.0.1:5558"),
+    }
+    one = msgspec.structs.replace(endpoint(8001), rank=1, host="fd00::1")
+    assert told(one, page) == {0: Where("tcp://[fd00::1]:5558")}
+
+
+@pytest.mark.parametrize("page", [b"", b"[]", b'{"a": {}}', b'{"0": 5}', b"\xff"])
+def test_a_page_that_says_nothing_is_refused(page: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        told(endpoint(8000), page)
+
+
+def test_configured_ports_are_those_of_the_rank() -> None:
+    one = msgspec.structs.replace(endpoint(8001), rank=3)
+    ports = PodDiscoveryConfig(socket_port=5557, replay_socket_port=5657)
+    assert configured(one, ports) == {0: Where("tcp://127.0.0.1:5560", "tcp://127.0.0.1:5660")}
+
+
+@pytest.mark.parametrize(
+    ("batch", "rank"), [([1.0, [], 3], 3), ([1.0, []], 0), ([1.0, [], None], 0)]
+)
+def test_the_rank_is_read_off_the_end_of_a_payload(batch: list[object], rank: int) -> None:
+    assert rank_of(msgspec.msgpack.encode(batch)) == rank
+
+
+def test_engines_of_one_endpoint_are_told_apart_by_rank() -> None:
+    engines = Engines()
+    zero, two = (engines.add(EndpointId("a"), rank, can_ask=False) for rank in (0, 2))
+    assert engines.get(EndpointId("a"), 2) is two
+    assert engines.get(EndpointId("a")) is zero
+    engines.remove(zero)
+    assert engines.get(EndpointId("a")) is two

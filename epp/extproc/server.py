@@ -205,7 +205,8 @@ class Stream:
 
     def late(self) -> None:
         """See `uploads.Upload.late`."""
-        if self._task is not None:
+        # It is not awaited any more where the gateway has answered by itself.
+        if self._task is not None and self._session.request is Part.COLLECTING:
             self._late = True
             self._task.cancel()
 

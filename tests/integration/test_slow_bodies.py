@@ -113,6 +113,23 @@ def test_only_the_late_one_ends() -> None:
     assert [ending.outcome for ending in picker.diary.endings] == [Outcome.COMPLETED]
 
 
+def test_an_answer_of_the_gateway_s_own_ends_the_wait_for_a_body() -> None:
+    picker = impatient()
+
+    async def script(gateway: Gateway) -> None:
+        async with gateway.stream() as stream:
+            await stream.send(gw.request_head(modes=(gw.DUPLEX, gw.DUPLEX)), gw.request_body(b"x"))
+            await stream.send(gw.response_head())
+            assert (await stream.read()).WhichOneof("response") == "response_headers"
+            await gw.until(lambda: len(picker.service.uploads) == 0)
+            await stream.send(gw.response_body(b"{}", ends=True))
+            assert [piece.body for piece in gw.pieces([await stream.read()], "response")] == [b"{}"]
+            await stream.close()
+            await stream.rest()
+
+    run(picker, script)
+
+
 def test_without_a_bound_nothing_is_watched() -> None:
     picker = impatient(0.0)
 

@@ -149,7 +149,8 @@ class PrecisePrefixCacheProducer:
         self._ttl = parse_duration(params.speculative_ttl) if params.speculative_ttl else None
         self._name = tools.name or self.type
         self._clock = tools.clock
-        self._picks = ApproxPrefixCacheProducer(ApproxPrefixCacheProducer.Params(), tools)
+        named = msgspec.structs.replace(tools, name=self._name)
+        self._picks = ApproxPrefixCacheProducer(ApproxPrefixCacheProducer.Params(), named)
 
     def enrich(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> InferenceRequest:
         """Add the prompt's blocks and who holds them. See `plugin.Enricher.enrich`."""

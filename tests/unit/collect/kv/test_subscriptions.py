@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
+import zmq
 from msgspec import structs
 
+from epp.collect.kv.sockets import context, opened
 from epp.fleet import free_port
 from epp.prefix.feed.trust import Level
 from epp.sim.tokenizer import text
@@ -223,3 +226,31 @@ async def eventually(told: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(10):
         while not await told():
             await asyncio.sleep(0.01)
+
+
+def test_events_can_be_encrypted_and_nobody_else_is_trusted(tmp_path: Path) -> None:
+    async def run() -> None:
+        (server, server_secret), (client, client_secret) = zmq.curve_keypair(), zmq.curve_keypair()
+        files = {}
+        for name, key in (
+            ("serverKeyFile", server), ("publicKeyFile", client), ("secretKeyFile", client_secret),
+        ):  # fmt: skip
+            (tmp_path / name).write_bytes(key + b"\n")
+            files[name] = str(tmp_path / name)
+        where = context()
+        secret = {"curve_server": 1, "curve_secretkey": server_secret, "curve_publickey": server}
+        socket = opened(zmq.PUB, where, **secret)
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        ports = {"socketPort": port, "askSources": False}
+        encrypted = producer({"kvEventsConfig": {"podDiscoveryConfig": ports, "curve": files}})
+        plain = producer({"kvEventsConfig": {"podDiscoveryConfig": ports}})
+        async with subscribed(encrypted, endpoint(1)), subscribed(plain, endpoint(1)):
+            await until(lambda: list(encrypted.engines), "a feed")
+            await until(lambda: next(iter(encrypted.engines)).confidence.connected, "a connection")
+            assert not next(iter(plain.engines)).confidence.connected
+            socket.send_multipart([b"kv@a@m", bytes(8), b"\x93\xcb" + bytes(8) + b"\x90\x00"])
+            await until(lambda: next(iter(encrypted.engines)).messages == 1, "a message")
+        socket.close(0)
+        where.term()
+
+    asyncio.run(run())

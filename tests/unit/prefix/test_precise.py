@@ -1,0 +1,188 @@
+"""``precise-prefix-cache-producer``: events where they are trusted, own picks where they are not."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from epp.clock import ManualClock
+from epp.collect.kv.feed import Feed
+from epp.collect.parse.kv_messages import END, Message
+from epp.ledger import Ledger
+from epp.model import (
+    Ending,
+    Endpoint,
+    EndpointId,
+    InferenceRequest,
+    Outcome,
+    Pick,
+    Tokens,
+    Usage,
+)
+from epp.plugin import Tools
+from epp.prefix.feed.trust import Level
+from epp.prefix.precise import ExactMatch, PrecisePrefixCacheProducer
+from tests.support.kv import packed
+
+A, B = (Endpoint(EndpointId(name), name, 80) for name in "ab")
+NAME = "precise-prefix-cache-producer"
+IDS = list(range(1000, 1000 + 160))  # ten blocks
+
+
+class Case:
+    """A producer whose clock stands still, with endpoints ``a`` and ``b``."""
+
+    def __init__(self, **params: Any) -> None:
+        self.clock = ManualClock(100.0)
+        self.made = PrecisePrefixCacheProducer(
+            msgspec.convert(params, PrecisePrefixCacheProducer.Params),
+            Tools(self.clock, random.Random(1), Ledger()),
+        )
+
+    def feed(self, endpoint: Endpoint) -> Feed:
+        """Let an endpoint's events come in, from its start on."""
+        engine = self.made.engines.add(endpoint.id, 0, can_ask=True)
+        feed = Feed(engine, self.made.index)
+        feed.connected(100.0)
+        feed.answered(Message("", END, b""), 100.0)
+        return feed
+
+    def ask(self, ids: list[int] | None = IDS, **more: Any) -> InferenceRequest:
+        """Enrich a request whose canonical prompt is twice as long as its tokens."""
+        tokens = None if ids is None else Tokens(packed(ids), len(ids), "local")
+        request = InferenceRequest(
+            "r", {}, b"{}", prompt=b"x" * 1280, prompt_tokens=320, tokens=tokens, **more
+        )
+        return self.made.enrich(request, (A, B))
+
+
+def tell(feed: Feed, number: int, blocks: int, medium: str = "GPU") -> None:
+    """Have an engine hold the first blocks of `IDS`."""
+    event = ["BlockStored", list(range(1, blocks + 1)), None, IDS[: blocks * 16], 16, None, medium]
+    payload = msgspec.msgpack.encode([1.0, [event], 0])
+    feed.heard(Message("", number, payload), 100.0, 100.0)
+    while feed.busy:
+        feed.advance()
+
+
+def held(request: InferenceRequest) -> dict[str, int]:
+    return dict(request.prefix[NAME].held)
+
+
+def test_what_engines_told_is_held_and_tokens_are_counted_exactly() -> None:
+    case = Case()
+    tell(case.feed(A), 0, 4)
+    request = case.ask()
+    assert held(request) == {"a": 4}
+    assert request.prompt_tokens == 160
+    assert request.uncached_tokens(A.id) == 160 - 64
+    assert request.prefix[NAME].source == "events"
+    assert case.made.sources == {("events", ""): 1}
+
+
+def test_blocks_in_slower_tiers_are_worth_less() -> None:
+    case = Case()
+    tell(case.feed(A), 0, 10, medium="CPU")
+    assert held(case.ask()) == {"a": 8}  # 0.8 of 10
+    other = Case(indexerConfig={"kvCacheBackendConfigs": [{"name": "cpu", "weight": 0.5}]})
+    tell(other.feed(A), 0, 10, medium="CPU")
+    assert held(other.ask()) == {"a": 5}
+
+
+def test_blocks_of_a_pick_are_expected_until_their_time_is_over() -> None:
+    case = Case()
+    case.feed(A)
+    request = case.ask()
+    case.made.picked(request, Pick((A,)))
+    assert held(case.ask()) == {"a": 10}
+    case.made.index.expire(100.0 + 1.9)
+    assert held(case.ask()) == {"a": 10}
+    case.made.index.expire(100.0 + 2.1)
+    assert held(case.ask()) == {}
+
+
+def test_own_picks_count_for_engines_without_events_only() -> None:
+    case = Case()
+    case.feed(A)  # which says that it holds nothing
+    for endpoint in (A, B):
+        case.made.picked(case.ask(), Pick((endpoint,)))
+    case.made.index.expire(1000.0)
+    request = case.ask()
+    assert held(request) == {"b": 10}  # all five blocks of 64 estimated tokens
+    assert isinstance(request.prefix[NAME], ExactMatch)
+    assert request.prefix[NAME].trusted == {"a"}
+
+
+def test_without_token_ids_own_picks_count_for_all() -> None:
+    case = Case()
+    case.feed(A)
+    case.made.picked(case.ask(None), Pick((A,)))
+    request = case.ask(None, no_tokens="timeout")
+    assert held(request) == {"a": 5}
+    assert request.prefix[NAME].source == "picks"
+    assert case.made.sources == {("picks", "no_tokenizer"): 1, ("picks", "timeout"): 1}
+
+
+def test_answers_that_disagree_end_the_trust() -> None:
+    case = Case()
+    tell(case.feed(A), 0, 10)
+    assert case.made.trust(A.id).level is Level.EXACT
+    ending = Ending(Outcome.COMPLETED, 101.0, usage=Usage(160, 1, 0))
+    for _ in range(3):
+        case.made.ended(case.ask(), Pick((A,)), ending)
+    assert case.made.trust(A.id).reason == "overestimated"
+
+
+def test_answers_as_foreseen_keep_the_trust() -> None:
+    case = Case()
+    tell(case.feed(A), 0, 10)
+    ending = Ending(Outcome.COMPLETED, 101.0, usage=Usage(160, 1, 144))
+    for _ in range(20):
+        case.made.ended(case.ask(), Pick((A,)), ending)
+    assert case.made.trust(A.id).level is Level.EXACT
+
+
+def test_an_adapter_is_told_apart_once_an_engine_named_it() -> None:
+    case = Case()
+    feed = case.feed(A)
+    event = {
+        "type": "BlockStored", "block_hashes": [1], "parent_block_hash": None,
+        "token_ids": IDS[:16], "block_size": 16, "lora_name": "lora",
+    }  # fmt: skip
+    feed.heard(Message("", 0, msgspec.msgpack.encode([1.0, [event], 0])), 100.0, 100.0)
+    while feed.busy:
+        feed.advance()
+    assert held(case.ask(target_model="lora")) == {"a": 1}
+    assert held(case.ask(target_model="any-name-of-the-base-model")) == {}
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"tokenizersPoolConfig": {"a": 1}}, "use a token-producer"),
+        ({"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "x"}}}}, "redisConfig"),
+        ({"indexerConfig": {"kvCacheBackendConfigs": [{"name": "tape"}]}}, "'tape' is none of"),
+        ({"speculativeTTL": "soon"}, "'soon' is not a duration"),
+        (
+            {"kvEventsConfig": {"curve": dict.fromkeys(
+                ("serverKeyFile", "publicKeyFile", "secretKeyFile"), "/none"
+            )}},
+            "there is no file '/none'",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused(params: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Case(**params)
+
+
+def test_what_is_shown_holds_no_token_ids() -> None:
+    case = Case()
+    tell(case.feed(A), 0, 4)
+    case.ask()
+    shown = msgspec.json.encode(case.made.dump_state()).decode()
+    assert '"trust":"exact"' in shown
+    assert not any(str(each) in shown for each in IDS[:64])

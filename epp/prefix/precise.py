@@ -109,7 +109,7 @@ class ExactMatch(PrefixMatch, frozen=True, kw_only=True):
 
     known: Known  #: what events told, of all endpoints
     picks: PrefixMatch | None  #: what our own picks say
-    trusted: frozenset[EndpointId]  #: those whose events are all there
+    guessed: frozenset[EndpointId]  #: of whom `picks` say more, and events are not all there
 
 
 class PrecisePrefixCacheProducer:
@@ -167,8 +167,8 @@ class PrecisePrefixCacheProducer:
         known = self.index.look_up(prompt)
         if not known.chains[0]:
             return self._with(request, believed)
-        match = self._match(known, believed, endpoints)
-        self.sources["events", "" if match.trusted else "no_events"] += 1
+        match = self._match(known, believed)
+        self.sources["events", "partly_picks" if match.guessed else ""] += 1
         return self._with(request, match)
 
     def picked(self, request: InferenceRequest, pick: Pick) -> None:
@@ -222,11 +222,8 @@ class PrecisePrefixCacheProducer:
                 return name
         return name if name in self.engines.adapters else ""
 
-    def _match(
-        self, known: Known, believed: PrefixMatch | None, endpoints: Sequence[Endpoint]
-    ) -> ExactMatch:
-        chain = known.chains[0]
-        trusted = frozenset(e.id for e in endpoints if self._is_exact(e.id, known))
+    def _match(self, known: Known, believed: PrefixMatch | None) -> ExactMatch:
+        chain, guessed = known.chains[0], set()
         held = dict(known.blocks)
         for endpoint_id, tiers in known.lower.items():
             weighted = sum(n * w for n, w in zip(tiers, self._weights, strict=True))
@@ -235,11 +232,13 @@ class PrecisePrefixCacheProducer:
             # Sizes differ and so do counts of tokens: what is shared is a part of the prompt.
             scale = len(chain) / len(believed.blocks)
             for endpoint_id, blocks in believed.held.items():
-                if endpoint_id not in trusted:
-                    held[endpoint_id] = max(held.get(endpoint_id, 0), int(blocks * scale))
+                more = int(blocks * scale)
+                if more > held.get(endpoint_id, 0) and not self._is_exact(endpoint_id, known):
+                    held[endpoint_id] = more
+                    guessed.add(endpoint_id)
         return ExactMatch(
             chain, self.index.block_tokens, held, "events",
-            known=known, picks=believed, trusted=trusted,
+            known=known, picks=believed, guessed=frozenset(guessed),
         )  # fmt: skip
 
     def _is_exact(self, endpoint_id: EndpointId, known: Known) -> bool:

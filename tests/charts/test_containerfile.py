@@ -86,7 +86,7 @@ def test_dependencies_are_wheels_and_the_final_stage_runs_nothing() -> None:
 
 def test_the_extras_that_serving_can_use_are_installed() -> None:
     extras = set(re.findall(r"\[([a-z,]+)\]", " ".join(BUILD.all("RUN"))))
-    assert extras == {"tracing,cel"}
+    assert extras == {"tracing,cel,precise"}
     assert {"tracing", "cel"} <= set(PROJECT["optional-dependencies"])
 
 

@@ -27,10 +27,12 @@ from epp.pool import Pool
 from epp.prefix.precise import CurveConfig, PrecisePrefixCacheProducer
 
 TICK_SECONDS = 0.1
+EXPIRE_SECONDS = 1.0  #: between two looks for what was expected in vain
 PAGE_SECONDS = 2.0  #: that an engine may take to tell where it publishes
 ASK_SECONDS = 5.0  #: between two tries, doubled each time
 ASK_MOST_SECONDS = 300.0
 AT_ONCE = 32  #: engines that are asked
+MOST_NAMES = 65_536  #: of engines that connect to us
 SWEEP = 8  #: segments of dropped engines swept in each tick
 
 _log = logging.getLogger(__name__)
@@ -57,7 +59,9 @@ class Subscriptions:
         self._clock = clock
         self._links: dict[EndpointId, dict[int, Link]] = {}
         self._asking: dict[EndpointId, _Asking] = {}
+        self._named: dict[tuple[str, int], Link] = {}  # by topic's name of the pod and rank
         self._tasks: set[asyncio.Task[None]] = set()
+        self._expired_at = 0.0
 
     async def run(self) -> None:
         """Subscribe to all endpoints that there are, at any time."""
@@ -148,22 +152,32 @@ class Subscriptions:
 
     def _of(self, pod: str, rank: int) -> Link | None:
         """Return the link of an engine that connects to us and goes by this name; None: unknown."""
-        named = (e for e in self._pool.snapshot() if pod in (e.address, e.name, e.host, e.id))
-        endpoint = next(named, None)
-        if endpoint is None:
+        link = self._named.get((pod, rank))
+        if link is not None:
+            return link
+        every = [e for e in self._pool.snapshot() if pod in (e.address, e.name, e.host, e.id)]
+        if not every:
             return None
-        link = self._links.get(endpoint.id, {}).get(rank)
+        # Of a pod whose ranks have ports of their own, each rank is an endpoint.
+        endpoint = next((e for e in every if e.rank == rank), every[0])
+        own = 0 if endpoint.rank == rank else rank
+        link = self._links.get(endpoint.id, {}).get(own)
         if link is None:
             ports = self.producer.params.kv_events_config.pod_discovery_config
-            replay = configured(endpoint, ports)[0].replay if not rank else ""
-            link = self._add(endpoint.id, rank, Where("", replay))
+            replay = "" if own else configured(endpoint, ports)[0].replay
+            link = self._add(endpoint.id, own, Where("", replay))
+        if len(self._named) < MOST_NAMES:
+            self._named[pod, rank] = link
         return link
 
     def _tick(self) -> None:
         for links in self._links.values():
             for link in links.values():
                 link.tick()
-        self.producer.index.expire(self._clock.now())
+        now = self._clock.now()
+        if now - self._expired_at >= EXPIRE_SECONDS:
+            self._expired_at = now
+            self.producer.index.expire(now)
         if self.producer.index.sweeping:
             self.producer.index.sweep(SWEEP)
 
@@ -179,6 +193,7 @@ class Subscriptions:
         for link in self._links.pop(endpoint_id, {}).values():
             self._close(link)
         self._asking.pop(endpoint_id, None)
+        self._named.clear()
         self.producer.index.forget(endpoint_id)
 
     def _close(self, link: Link) -> None:

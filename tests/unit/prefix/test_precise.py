@@ -113,7 +113,8 @@ def test_own_picks_count_for_engines_without_events_only() -> None:
     request = case.ask()
     assert held(request) == {"b": 10}  # all five blocks of 64 estimated tokens
     assert isinstance(request.prefix[NAME], ExactMatch)
-    assert request.prefix[NAME].trusted == {"a"}
+    assert request.prefix[NAME].guessed == {"b"}
+    assert case.made.sources["events", "partly_picks"] == 1
 
 
 def test_without_token_ids_own_picks_count_for_all() -> None:

@@ -73,11 +73,16 @@ async def ask(port: int, kind: str) -> http1.Answer:
     return answer
 
 
-def tokens(admin: int, kind: str) -> tuple[Any, ...]:
-    """What the picker knows: tokens of the prompt, those of them that were cached, of the answer."""
+def ending(admin: int, kind: str) -> dict[str, Any]:
+    """What the picker knows of how the last request of that kind ended."""
     address = f"http://127.0.0.1:{admin}/debug/explain?request_id=r-{kind}"
     with urllib.request.urlopen(address) as page:
-        ended = json.load(page)["ended"]
+        return dict(json.load(page)["ended"])
+
+
+def tokens(admin: int, kind: str) -> tuple[Any, ...]:
+    """What the picker knows: tokens of the prompt, those of them that were cached, of the answer."""
+    ended = ending(admin, kind)
     return ended["prompt_tokens"], ended["cached_tokens"], ended["completion_tokens"]
 
 
@@ -94,7 +99,7 @@ def test_answers_are_the_engine_s_and_the_picker_knows_their_tokens(tmp_path: Pa
                 assert (stock.status, stock.body) == (own.status, own.body), kind
                 prompt, cached, output = await asyncio.to_thread(tokens, ports.admin, kind)
                 if knows:
-                    assert output == 20
+                    assert output == 20, (kind, await asyncio.to_thread(ending, ports.admin, kind))
                     assert prompt > cached > prompt / 2, kind
                 else:
                     assert (prompt, cached, output) == (None, None, None)

@@ -168,7 +168,8 @@ def test_more_replicas_roll_without_a_gap_and_are_spread_and_protected() -> None
     assert one(objects, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
 
-def test_with_leader_election_nothing_waits_for_replicas_that_are_never_ready() -> None:
+def test_b173_with_leader_election_nothing_waits_for_replicas_that_are_never_ready() -> None:
+    """Field problem B173: a roll waited for new pods that could not lead before the old ones."""
     objects = render(read("high-availability"))
     spec = one(objects, "Deployment")["spec"]
     assert spec["strategy"] == {"type": "Recreate"}

@@ -70,9 +70,11 @@ async def kill(it: Site, *, closed: Load, opened: Load) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_a_leader_that_ends_hands_over_and_a_killed_one_is_replaced_in_the_lease_time(
+def test_b171_a_leader_that_ends_hands_over_and_a_killed_one_is_replaced_in_the_lease_time(
     tmp_path: Path,
 ) -> None:
+    """Field problem B171: a standby that answers errors kept gateways from failing open."""
+
     async def main() -> None:
         async with site(tmp_path, values=VALUES) as it:
             open_way = {"routing": "override-host", "endpoints": it.addresses, "fail_open": True}

@@ -12,6 +12,7 @@ from epp.pool import Pool
 from epp.prefix.precise import PrecisePrefixCacheProducer
 from epp.prefix.tokens.producer import TokenProducer
 
+RETRY_SECONDS = 2.0  #: after a subscription that ended by itself
 LOOK_SECONDS = 0.25  #: between two looks for a configuration that was reloaded
 
 _log = logging.getLogger(__name__)
@@ -41,17 +42,19 @@ def _has_needs(made: Any) -> bool:
 def _begin(made: Any, pool: Pool, clock: Clock) -> asyncio.Task[None] | None:
     if not isinstance(made, PrecisePrefixCacheProducer):
         return None
+    return asyncio.create_task(_subscribe(made, pool, clock))
+
+
+async def _subscribe(made: PrecisePrefixCacheProducer, pool: Pool, clock: Clock) -> None:
+    """Subscribe, again and again if that is not possible; requests go on meanwhile."""
     from epp.collect.kv.subscriptions import Subscriptions  # noqa: PLC0415 - pyzmq is an extra
 
-    task = asyncio.create_task(Subscriptions(made, pool, clock).run())
-    task.add_done_callback(_tell)
-    return task
-
-
-def _tell(task: asyncio.Task[None]) -> None:
-    """Say why a subscription ended by itself; requests go on without it."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("KV events come no more: %s: %s", type(error).__name__, error)
+    while True:
+        try:
+            await Subscriptions(made, pool, clock).run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it may be over later
+            _log.error("KV events do not come: %s: %s", type(error).__name__, error)
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 async def _end(made: Any, task: asyncio.Task[None] | None) -> None:

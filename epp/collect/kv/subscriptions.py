@@ -69,10 +69,10 @@ class Subscriptions:
         where = context()
         self._line = Line(where, Pump(), self._clock, curve=_curve(events.curve))
         central = None
-        if events.zmq_endpoint:
-            central = Central(events.zmq_endpoint, events.topic_filter, self._line, self._of)
         self._pool.on_forget(self._forget)
         try:
+            if events.zmq_endpoint:
+                central = Central(events.zmq_endpoint, events.topic_filter, self._line, self._of)
             async with Fetcher(Source(path=PATH), timeout=PAGE_SECONDS) as fetcher:
                 while True:
                     self._follow(fetcher)

@@ -98,7 +98,7 @@ class Service:
 
     async def _ask(self, where: str, request: InferenceRequest) -> Tokens:
         if where not in self._no_render:
-            status, page = await self._post(where + RENDER[request.format], request.body)
+            status, page = await self._post(where + RENDER[request.format], request)
             if status == 200:
                 return _tokens(page, "render")
             if status not in (404, 405):
@@ -108,14 +108,16 @@ class Service:
             self._no_render.add(where)
         if request.multimodal:
             raise NoTokens("media")  # /tokenize does not say where they are
-        status, page = await self._post(where + TOKENIZE, request.body)
+        status, page = await self._post(where + TOKENIZE, request)
         if status != 200:
             raise NoTokens("refused")
         return _tokens(page, "tokenize")
 
-    async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
+    async def _post(self, url: str, request: InferenceRequest) -> tuple[int, bytes]:
         headers = {"content-type": "application/json"}
-        async with self._open().post(url, data=body, headers=headers) as answer:
+        if not self._url and "authorization" in request.headers:
+            headers["authorization"] = request.headers["authorization"]  # engines get it anyway
+        async with self._open().post(url, data=request.body, headers=headers) as answer:
             page = await answer.content.read(MOST_BYTES)
             while len(page) < MOST_BYTES and (more := await answer.content.read(MOST_BYTES)):
                 page += more

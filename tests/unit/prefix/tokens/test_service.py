@@ -20,19 +20,24 @@ from epp.prefix.tokens.backend import NoTokens
 from epp.prefix.tokens.producer import TokenProducer
 from epp.prefix.tokens.service import Service
 from tests.support import build
+from tests.support.kv_feeds import endpoint
 
 CHAT = InferenceRequest(
     "r", {}, b'{"model":"x","messages":[]}', format="chat", model="x", prompt=START + b"c"
 )
+
+keys: list[str] = []  #: that the last server was shown
 
 
 @contextlib.asynccontextmanager
 async def served(pages: Mapping[str, Any]) -> AsyncIterator[tuple[str, list[tuple[str, bytes]]]]:
     """Serve pages by path; yield the address and what was asked."""
     asked: list[tuple[str, bytes]] = []
+    keys.clear()
 
     async def answer(request: web.Request) -> web.Response:
         asked.append((request.path, await request.read()))
+        keys.append(request.headers.get("authorization", ""))
         page = pages.get(request.path, 404)
         if page == "hang":
             await asyncio.sleep(1)
@@ -128,6 +133,23 @@ def test_a_service_that_does_not_tell_says_why(page: Any, reason: str) -> None:
             with pytest.raises(NoTokens) as said:
                 await told(url, seconds=0.2)
             assert said.value.reason == reason
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("engines", "shown"), [(True, "Bearer KEY"), (False, "")])
+def test_the_clients_key_is_shown_to_engines_only(engines: bool, shown: str) -> None:
+    async def run() -> None:
+        pages = {"/v1/chat/completions/render": '{"token_ids": [1]}'}
+        async with served(pages) as (url, _):
+            service = Service(
+                "" if engines else url, seconds=5, media_seconds=5, chooser=random.Random(1)
+            )
+            port = int(url.rpartition(":")[2])
+            request = msgspec.structs.replace(CHAT, headers={"authorization": "Bearer KEY"})
+            await service.tokens(request, [endpoint(port)])
+            await service.close()
+            assert keys == [shown]
 
     asyncio.run(run())
 

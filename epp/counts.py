@@ -8,15 +8,17 @@ from functools import partial
 from epp.collect.scrape import Reports
 from epp.errors import EppError
 from epp.extproc.needs import Counters
-from epp.model import Speed
+from epp.model import Endpoint, Speed
 from epp.pipeline import Pipeline
 from epp.pool import Pool
 from epp.prefix.approx import ApproxPrefixCacheProducer
 from epp.prefix.feed.engine import Engine
+from epp.prefix.media import MmEmbeddingsCacheProducer
 from epp.prefix.precise import PrecisePrefixCacheProducer
 from epp.prefix.tokens.producer import TokenProducer
+from epp.telemetry.gauges import series_name
 from epp.telemetry.metrics import Metrics
-from epp.telemetry.store import Labels
+from epp.telemetry.store import Histogram, Labels
 from epp.telemetry.table import PREFIX
 from epp.ttft.forecast import Forecaster
 
@@ -100,6 +102,42 @@ def watch_events(metrics: Metrics, pipeline: Callable[[], Pipeline], pool: Pool)
         metrics.live(f"epp_kv_{name}", partial(page.of_index, figure))
     metrics.live("epp_kv_requests_total", page.prefixes)
     metrics.live("epp_tokens_requests_total", page.tokens)
+
+
+def watch_encoders(metrics: Metrics, pipeline: Callable[[], Pipeline], pool: Pool) -> None:
+    """Write who was believed to have encoded which media, whenever the page is read."""
+
+    def made() -> list[tuple[Labels, MmEmbeddingsCacheProducer]]:
+        every = pipeline().plugins.items()
+        return [((m.type, n), m) for n, m in every if isinstance(m, MmEmbeddingsCacheProducer)]
+
+    def queries() -> dict[Labels, float]:
+        return {
+            (*plugin, modality): float(count)
+            for plugin, producer in made()
+            for modality, count in producer.counts.queries.items()
+        }
+
+    def hits() -> dict[Labels, float]:
+        return {
+            (*plugin, _pod(endpoint), modality): float(count)
+            for plugin, producer in made()
+            for modality, counts in producer.counts.hits.items()
+            for endpoint_id, count in counts.items()
+            if (endpoint := pool.get(endpoint_id)) is not None
+        }
+
+    def ratios() -> dict[Labels, Histogram]:
+        return {plugin: producer.counts.ratio for plugin, producer in made()}
+
+    metrics.live(f"{PREFIX}encoder_cache_queries_total", queries)
+    metrics.live(f"{PREFIX}encoder_cache_hits_total", hits)
+    metrics.store.live_histograms(f"{PREFIX}encoder_cache_hit_ratio", ratios)
+
+
+def _pod(endpoint: Endpoint) -> str:
+    name = series_name(endpoint)
+    return f"{endpoint.namespace}/{name}" if endpoint.namespace else name
 
 
 class _Events:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import NewType
+from typing import NamedTuple, NewType
 
 import msgspec
 
@@ -20,6 +20,9 @@ EndpointId = NewType("EndpointId", str)
 
 BlockHash = NewType("BlockHash", int)
 """64-bit hash of one full block of the prompt, chained on the block before it."""
+
+MODALITIES = frozenset({"image", "audio", "video", "document"})
+OTHER_MODALITY = "other"  #: where it is not told, or is none of these
 
 NO_LABELS: Mapping[str, str] = {}
 
@@ -113,6 +116,13 @@ class Tokens(msgspec.Struct, frozen=True):
         return f"Tokens({self.count}, {self.source})"
 
 
+class Medium(NamedTuple):
+    """An image, a sound or the like in a request."""
+
+    modality: str  #: one of `MODALITIES`, or `OTHER_MODALITY`
+    hash: int  #: 64 bits; the same for media that the client wrote alike
+
+
 class MediaMatch(msgspec.Struct, frozen=True):
     """Which endpoints have encoded the images, audio and video of one request lately."""
 
@@ -139,7 +149,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     computed: bool = True  #: the engine will compute the prompt, not only count or render it
     streaming: bool = False  #: the client asked for an event stream
     multimodal: bool = False  #: carries images, audio or video
-    media: tuple[int, ...] = ()  #: a 64-bit hash of each of them, in order
+    media: tuple[Medium, ...] = ()  #: each of them, in order
     max_output_tokens: int | None = None  #: the client's limit
     unread: str = ""  #: why the body was not understood, a fixed word; "" if it was
     objective: str = ""

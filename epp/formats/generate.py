@@ -17,6 +17,7 @@ from epp import plugin
 from epp.formats import prompt
 from epp.formats.prompt import ABSENT, Unreadable
 from epp.formats.reading import Body, Facts, PathParser, Reads, Scalar, name, whole
+from epp.model import MODALITIES, OTHER_MODALITY, Medium
 
 MOST_MEDIA = 4096  #: of one prompt; a list of hashes may be as long as the body
 
@@ -77,14 +78,20 @@ def generate(body: bytes | memoryview) -> Facts:
     )
 
 
-def media_of(features: Features) -> tuple[int, ...]:
-    """Return a hash of each image, sound or video, of the first `MOST_MEDIA`."""
-    hashes = (
-        xxh3_64_intdigest(f"{modality}:{mm_hash}".encode())
+def media_of(features: Features) -> tuple[Medium, ...]:
+    """Return each image, sound or video, of the first `MOST_MEDIA`.
+
+    A modality that the client made up is `OTHER_MODALITY`: it would become a label of metrics.
+    """
+    media = (
+        Medium(
+            modality if modality in MODALITIES else OTHER_MODALITY,
+            xxh3_64_intdigest(f"{modality}:{mm_hash}".encode()),
+        )
         for modality, listed in features.mm_hashes.items()
         for mm_hash in listed or ()
     )
-    return tuple(islice(hashes, MOST_MEDIA))
+    return tuple(islice(media, MOST_MEDIA))
 
 
 def with_features(ids: bytes, features: Features) -> bytes:
@@ -109,14 +116,14 @@ def sglang(body: bytes | memoryview) -> Facts:
     asked = _sglang_body(body)
     prompts = asked.input_ids if prompt.given(asked.input_ids) else asked.text
     key, tokens = prompt.first_of(b"g", prompts)
-    fields = (asked.image_data, asked.video_data, asked.audio_data)
-    seen = [raw for raw in fields if prompt.given(raw)]
+    fields = (("image", asked.image_data), ("video", asked.video_data), ("audio", asked.audio_data))
+    seen = [(modality, raw) for modality, raw in fields if prompt.given(raw)]
     if seen:  # where they stand in the prompt is the engine's to know: they differ from the start
-        key = b"".join(xxh3_64_digest(raw) for raw in seen) + key
+        key = b"".join(xxh3_64_digest(raw) for _, raw in seen) + key
     sampling = asked.sampling_params
     first = sampling[0] if isinstance(sampling, list) and sampling else sampling
     limit = whole(first.max_new_tokens) if isinstance(first, _Sampling) else None
-    media = [xxh3_64_intdigest(raw) for raw in seen]
+    media = [Medium(modality, xxh3_64_intdigest(raw)) for modality, raw in seen]
     facts = asked.facts(limit, prompt=key, tokens=tokens, media=media)
     facts.model = facts.model or name(_first(asked.lora_path))
     facts.salt = name(_first(asked.extra_key))

@@ -25,6 +25,8 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
+from epp.model import Medium
+
 BYTES_PER_TOKEN = 4
 MAX_PIECES = 200_000  #: parts of one prompt; more would take a second to read
 MAX_COMMAS = 1_000_000
@@ -51,20 +53,20 @@ CALL = b"\xffC"
 CALL_ID = b"\xffD"
 
 _TEXTS = frozenset({"text", "input_text", "output_text", "refusal", ""})
-_MEDIA: Mapping[str, int] = {
-    "image": IMAGE_TOKENS,
-    "image_url": IMAGE_TOKENS,
-    "input_image": IMAGE_TOKENS,
-    "image_pil": IMAGE_TOKENS,
-    "image_embeds": IMAGE_TOKENS,
-    "audio": AUDIO_TOKENS,
-    "audio_url": AUDIO_TOKENS,
-    "input_audio": AUDIO_TOKENS,
-    "video": VIDEO_TOKENS,
-    "video_url": VIDEO_TOKENS,
-    "document": DOCUMENT_TOKENS,
-    "file": DOCUMENT_TOKENS,
-    "input_file": DOCUMENT_TOKENS,
+_MEDIA: Mapping[str, tuple[str, int]] = {
+    "image": ("image", IMAGE_TOKENS),
+    "image_url": ("image", IMAGE_TOKENS),
+    "input_image": ("image", IMAGE_TOKENS),
+    "image_pil": ("image", IMAGE_TOKENS),
+    "image_embeds": ("image", IMAGE_TOKENS),
+    "audio": ("audio", AUDIO_TOKENS),
+    "audio_url": ("audio", AUDIO_TOKENS),
+    "input_audio": ("audio", AUDIO_TOKENS),
+    "video": ("video", VIDEO_TOKENS),
+    "video_url": ("video", VIDEO_TOKENS),
+    "document": ("document", DOCUMENT_TOKENS),
+    "file": ("document", DOCUMENT_TOKENS),
+    "input_file": ("document", DOCUMENT_TOKENS),
 }
 
 Content = str | list[Raw] | None
@@ -136,7 +138,7 @@ class Canonical:
 
     def __init__(self, api: bytes) -> None:
         self._pieces: list[bytes] = [START, api]
-        self.media: list[int] = []  #: a hash of each image, sound or video that went in
+        self.media: list[Medium] = []  #: each image, sound or video that went in
 
     def done(self) -> bytes:
         """Return the prompt."""
@@ -197,10 +199,13 @@ class Canonical:
             self.text(text)
         elif part.thinking is not None and part.type == "thinking":
             self.text(part.thinking, REASONING)
-        elif (tokens := _MEDIA.get(part.type)) is not None:
+        elif (medium := _MEDIA.get(part.type)) is not None:
             # Of Anthropic's images only the source counts: clients move `cache_control`.
             content = part.source if part.type == "image" and given(part.source) else raw
-            self._media(content, tokens if part.input_audio is ABSENT else audio_tokens(part))
+            modality, tokens = medium
+            if part.input_audio is not ABSENT:
+                tokens = audio_tokens(part)
+            self._media(content, tokens, modality)
         elif part.type == "tool_use":
             self.raw(CALL_ID, part.id)
             self.raw(CALL, part.name)
@@ -212,10 +217,10 @@ class Canonical:
         else:
             self.raw(OTHER, raw)
 
-    def _media(self, raw: Raw, tokens: int) -> None:
+    def _media(self, raw: Raw, tokens: int, modality: str) -> None:
         """Append as many bytes as the medium takes tokens, all made of its hash."""
         item = xxh3_64_intdigest(raw)
-        self.media.append(item)
+        self.media.append(Medium(modality, item))
         digest = b"%016x" % item
         size = tokens * BYTES_PER_TOKEN
         self._pieces += (MEDIA, (digest * (size // len(digest) + 1))[:size])

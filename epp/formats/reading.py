@@ -22,7 +22,7 @@ from msgspec import Raw
 from epp import plugin
 from epp.errors import BadRequest
 from epp.formats.prompt import ABSENT, Unreadable
-from epp.model import Arrival, InferenceRequest
+from epp.model import Arrival, InferenceRequest, Medium
 
 MAX_JSON_BYTES = 64 * 1024 * 1024  #: a larger body is not looked at
 
@@ -97,7 +97,7 @@ class Facts(msgspec.Struct, gc=False):
     prompt_tokens: int = 0
     salt: str = ""
     streaming: bool = False
-    media: tuple[int, ...] = ()
+    media: tuple[Medium, ...] = ()
     max_output_tokens: int | None = None
     unread: str = ""
 
@@ -110,7 +110,7 @@ class Body(msgspec.Struct, gc=False):
     cache_salt: str | None = None
 
     def facts(
-        self, limit: Scalar, *, prompt: bytes, tokens: int, media: Iterable[int] = ()
+        self, limit: Scalar, *, prompt: bytes, tokens: int, media: Iterable[Medium] = ()
     ) -> Facts:
         """Return the facts, given the prompt; ``limit`` is the output limit as written."""
         return Facts(

@@ -18,7 +18,14 @@ from epp.build import Parts, configure, retire
 from epp.catalog import Catalog
 from epp.clock import Clock
 from epp.collect.scrape import Scraper
-from epp.counts import ScrapeCounts, StreamCounts, watch_events, watch_pipeline, watch_speeds
+from epp.counts import (
+    ScrapeCounts,
+    StreamCounts,
+    watch_encoders,
+    watch_events,
+    watch_pipeline,
+    watch_speeds,
+)
 from epp.errors import ConfigError
 from epp.exchange import Exchange
 from epp.lanes.feeds import follow
@@ -101,6 +108,7 @@ class Lane:
         metrics.watch_pool(name, self.pool.snapshot, self.ledger)
         watch_pipeline(metrics, lambda: self.router.pipeline, self.pool)
         watch_events(metrics, lambda: self.router.pipeline, self.pool)
+        watch_encoders(metrics, lambda: self.router.pipeline, self.pool)
         watch_speeds(metrics, self.watching.forecaster, self.pool)
 
     @property

@@ -65,9 +65,13 @@ DEFAULTS: Mapping[str, str] = {
     "refresh-metrics-interval": "bookings know what a scrape cannot yet",
 }
 """Of durations: where the default is another one, and why."""
+_NO_PROGRAMS = "program-aware-fairness is not supported, as nothing waits in the picker"
 NO_METRICS: Mapping[str, str] = {
     "plugin_data_scope_violations_total": "plugins declare no data that they may read or write, "
     "since endpoints and requests are frozen",
+    "program_aware_jains_fairness_index": _NO_PROGRAMS,
+    "program_aware_avg_wait_time_milliseconds": _NO_PROGRAMS,
+    "program_aware_attained_service_tokens": _NO_PROGRAMS,
 }
 """Metrics of the Go router that have no meaning here, and why."""
 FIELDS: Mapping[str, str] = {"v": "verbosity"}  #: of `ServeOptions`, where the name differs

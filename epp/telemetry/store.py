@@ -106,6 +106,7 @@ class Store:
     def __init__(self, specs: Iterable[Spec]) -> None:
         self._families = {spec.name: Family(spec) for spec in specs}
         self._live: dict[str, Live] = {}
+        self._live_histograms: dict[str, Callable[[], Mapping[Labels, Histogram]]] = {}
 
     def __getitem__(self, name: str) -> Family:
         return self._families[name]
@@ -120,11 +121,21 @@ class Store:
         """
         self._live[self._families[name].spec.name] = value
 
+    def live_histograms(self, name: str, value: Callable[[], Mapping[Labels, Histogram]]) -> None:
+        """Show whenever the page is made what ``value`` returns, and nothing else, under ``name``.
+
+        Raises:
+            KeyError: there is no such metric.
+        """
+        self._live_histograms[self._families[name].spec.name] = value
+
     def refresh(self) -> None:
         """Ask for the live values; in the thread that writes what they read."""
         for name, value in self._live.items():
             answer = value()
             self.replace(name, answer if isinstance(answer, Mapping) else {_NO_LABELS: answer})
+        for name, histograms in self._live_histograms.items():
+            self._families[name].histograms = dict(histograms())
 
     def replace(self, name: str, values: Mapping[Labels, float]) -> None:
         """Make these the family's only label sets."""

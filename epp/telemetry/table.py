@@ -139,6 +139,8 @@ POOL = (
     Spec("epp_asleep_endpoints", "gauge", "Endpoints whose engine sleeps.", _POOL),
 )  # fmt: skip
 
+_KIND = ("plugin_type", "plugin_name")
+TENTHS = tuple(tenth / 10 for tenth in range(11))
 PICKER = (
     Spec(f"{PREFIX}scheduler_e2e_duration_seconds", "histogram", "Time of one decision.",
          buckets=_SCHEDULER, twin=Twin("inference_extension_scheduler_e2e_duration_seconds", ())),
@@ -173,10 +175,18 @@ PICKER = (
     Spec(f"{PREFIX}prefix_indexer_size", "gauge", "Blocks in the prefix index.", _PLUGIN,
          twin=Twin("inference_extension_prefix_indexer_size", ())),
     Spec(f"{PREFIX}prefix_indexer_hit_ratio", "histogram", "Share of a prompt held where it went.",
-         _PLUGIN, tuple(tenth / 10 for tenth in range(11)),
+         _PLUGIN, TENTHS,
          Twin("inference_extension_prefix_indexer_hit_ratio", ())),
     Spec(f"{PREFIX}prefix_indexer_hit_bytes", "histogram", "Bytes of a prompt held where it went.",
          _PLUGIN, (0.0, *_powers(4, 16)), Twin("inference_extension_prefix_indexer_hit_bytes", ())),
+    Spec(f"{PREFIX}encoder_cache_queries_total", "counter",
+         "Images, sounds and the like whose encoders were looked for.", (*_KIND, "modality")),
+    Spec(f"{PREFIX}encoder_cache_hits_total", "counter",
+         "Those of them that an endpoint is believed to have encoded.",
+         (*_KIND, "pod", "modality")),
+    Spec(f"{PREFIX}encoder_cache_hit_ratio", "histogram",
+         "Share of a request's media that an endpoint is believed to have encoded.",
+         _KIND, TENTHS),
     Spec(f"{PREFIX}flow_control_pool_saturation", "gauge", "How full the pool is; 1 is full.",
          ("inference_pool", "stage"),
          twin=Twin("inference_extension_flow_control_pool_saturation",

@@ -20,6 +20,7 @@ from epp.formats.grpc.frame import GrpcParser
 from epp.formats.grpc.messages import classes
 from epp.formats.prompt import START, Unreadable
 from epp.formats.reading import Facts, Reads
+from epp.model import OTHER_MODALITY, Medium
 
 MAX_TOKENIZED_BYTES = 20 * 1024 * 1024  #: as many ids as are read at most, 5 bytes each
 MAX_MEDIA_BYTES = 16 * 1024 * 1024  #: 128 MB, were it all empty fields
@@ -51,7 +52,7 @@ def generate(message: bytes | memoryview) -> Facts:
     """Read a generate request."""
     asked = _MESSAGES["GenerateRequest"].FromString(bytes(message))
     key, tokens = _prompt(asked)
-    media: tuple[int, ...] = ()
+    media: tuple[Medium, ...] = ()
     if asked.mm_inputs:
         key, media = _with_media(key, asked.mm_inputs)
     return Facts(
@@ -85,13 +86,13 @@ def _packed(tokenized: bytes) -> tuple[bytes, int]:
     return prompt.pack(list(ids)), len(ids)
 
 
-def _with_media(key: bytes, written: bytes) -> tuple[bytes, tuple[int, ...]]:
+def _with_media(key: bytes, written: bytes) -> tuple[bytes, tuple[Medium, ...]]:
     """Put each image's hash where its tokens stand; before all, if that is not told."""
     features = _features(written) if len(written) <= MAX_MEDIA_BYTES else None
     if features is not None and not key.startswith(START):
         return with_features(key, features), media_of(features)
     whole = xxh3_64_intdigest(written)
-    media = (whole,) if features is None else media_of(features)
+    media = (Medium(OTHER_MODALITY, whole),) if features is None else media_of(features)
     return whole.to_bytes(8, "big") + key, media
 
 

@@ -111,3 +111,17 @@ def test_sglang_images_differ_from_the_start() -> None:
     assert one.multimodal
     assert one.prompt[:8] != other.prompt[:8]
     assert not sglang({"text": "abcd", "input_ids": None, "image_data": None}).multimodal
+
+
+def test_a_modality_that_a_client_made_up_is_other() -> None:
+    hashes = {"image": ["aa"], "audio": ["bb"], "x" * 1000: ["cc"]}
+    features = {"mm_hashes": hashes, "mm_placeholders": {}}
+    body = {"token_ids": [1, 2], "features": features}
+    media = parsed("/inference/v1/generate", body).media
+    assert [medium.modality for medium in media] == ["image", "audio", "other"]
+
+
+def test_each_kind_of_sglang_s_media_has_its_modality() -> None:
+    body = {"text": "hi", "audio_data": "s", "video_data": "v", "image_data": "i"}
+    media = sglang(body).media
+    assert [medium.modality for medium in media] == ["image", "video", "audio"]

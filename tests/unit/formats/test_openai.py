@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 
+from epp.model import Medium
 from tests.support.arrivals import FORMATS, parsed, post, sample_request
 
 CHAT = "/v1/chat/completions"
@@ -227,7 +228,7 @@ def test_a_video_takes_the_same_tokens_whatever_headers_say_of_it() -> None:
 
 
 def test_each_image_and_sound_is_known_by_what_it_shows() -> None:
-    def media(*urls: str) -> tuple[int, ...]:
+    def media(*urls: str) -> tuple[Medium, ...]:
         parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
         question = {"type": "text", "text": f"{len(urls)} images"}
         body = {"messages": [{"role": "user", "content": [question, *parts]}]}
@@ -238,6 +239,14 @@ def test_each_image_and_sound_is_known_by_what_it_shows() -> None:
     assert len({one, two, three}) == 3
     assert media("http://a/2", "http://a/1") == (two, one)
     assert media() == ()
+
+
+def test_each_medium_has_its_modality() -> None:
+    kinds = ("image_url", "input_audio", "audio_url", "video_url", "file")
+    parts = [{"type": kind, kind: {"data": kind}} for kind in kinds]
+    body = {"messages": [{"role": "user", "content": parts}]}
+    told = [medium.modality for medium in parsed(CHAT, body).media]
+    assert told == ["image", "audio", "audio", "video", "document"]
 
 
 def test_inline_audio_counts_by_its_size() -> None:

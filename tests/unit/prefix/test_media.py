@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Outcome, Pick
+from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Medium, Outcome, Pick
 from epp.plugin import Enricher, Observer, PoolWatcher, StateDumper
 from epp.prefix.media import MOST, MmEmbeddingsCacheProducer
 from tests.support import build
@@ -20,14 +20,18 @@ def producer(**params: Any) -> MmEmbeddingsCacheProducer:
     return MmEmbeddingsCacheProducer(made, build.tools())
 
 
+def images(*hashes: int) -> tuple[Medium, ...]:
+    return tuple(Medium("image", each) for each in hashes)
+
+
 def route(knowing: MmEmbeddingsCacheProducer, pick: Pick, *media: int) -> InferenceRequest:
-    asked = knowing.enrich(build.request(media=media), (A, B, C))
+    asked = knowing.enrich(build.request(media=images(*media)), (A, B, C))
     knowing.picked(asked, pick)
     return asked
 
 
 def held(knowing: MmEmbeddingsCacheProducer, *media: int) -> dict[str, int]:
-    match = knowing.enrich(build.request(media=media), (A, B, C)).media_match
+    match = knowing.enrich(build.request(media=images(*media)), (A, B, C)).media_match
     assert match is not None
     return dict(match.held)
 
@@ -52,7 +56,7 @@ def test_who_got_an_image_holds_it() -> None:
 def test_an_image_shown_twice_is_one() -> None:
     knowing = producer()
     route(knowing, to(A), 1, 1)
-    asked = knowing.enrich(build.request(media=(1, 2, 1)), (A,))
+    asked = knowing.enrich(build.request(media=images(1, 2, 1)), (A,))
     assert asked.media_match is not None
     assert asked.media_match.items == (1, 2)
     assert asked.media_match.held == {"a": 1}
@@ -77,13 +81,13 @@ def test_an_image_takes_two_mebibytes(mebibytes: int | None, images: int) -> Non
 
 def test_what_is_asked_for_is_not_learned_before_it_is_picked() -> None:
     knowing = producer()
-    knowing.enrich(build.request(media=(1,)), (A,))
+    knowing.enrich(build.request(media=images(1)), (A,))
     assert held(knowing, 1) == {}
 
 
 def test_without_media_or_computation_nothing_is_added_or_learned() -> None:
     knowing = producer()
-    for asked in (build.request(), build.request(media=(1,), computed=False)):
+    for asked in (build.request(), build.request(media=images(1), computed=False)):
         assert knowing.enrich(asked, (A,)) is asked
         knowing.picked(asked, to(A))
     assert held(knowing, 1) == {}
@@ -129,6 +133,6 @@ def test_an_endpoint_that_is_gone_is_forgotten() -> None:
 
 
 def test_of_a_request_with_very_many_images_the_first_count() -> None:
-    asked = producer().enrich(build.request(media=tuple(range(MOST + 9))), (A,))
+    asked = producer().enrich(build.request(media=images(*range(MOST + 9))), (A,))
     assert asked.media_match is not None
     assert asked.media_match.items == tuple(range(MOST))

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from epp.client_tls import client_context
 from epp.errors import ConfigError
 
 MOST_BYTES = 64 * 2**20  #: of an answer
@@ -138,15 +139,11 @@ def _is_this_machine(host: str) -> bool:
 
 def _context(admin: Admin) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=admin.ca_file or None)
-        if admin.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if admin.cert_file:
-            context.load_cert_chain(admin.cert_file, admin.key_file or None)
+        return client_context(
+            admin.ca_file, admin.cert_file, admin.key_file, verify=not admin.insecure
+        )
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the certificates: {error}") from error
-    return context
 
 
 def _words(admin: Admin, error: urllib.error.HTTPError) -> str:

@@ -19,6 +19,7 @@ import aiohttp
 import msgspec
 from msgspec import Meta
 
+from epp.client_tls import client_context
 from epp.errors import ConfigError
 from epp.model import Endpoint, join_host_port
 
@@ -187,10 +188,9 @@ class _Certificates:
 
     def _build(self) -> ssl.SSLContext:
         source = self._source
-        context = ssl.create_default_context(cafile=source.ca_cert_path or None)
-        if source.skip_verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if source.client_cert_path:
-            context.load_cert_chain(source.client_cert_path, source.client_key_path or None)
-        return context
+        return client_context(
+            source.ca_cert_path,
+            source.client_cert_path,
+            source.client_key_path,
+            verify=not source.skip_verify,
+        )

@@ -100,6 +100,7 @@ def watch_events(metrics: Metrics, pipeline: Callable[[], Pipeline], pool: Pool)
         metrics.live(f"epp_kv_{name}", partial(page.of_engines, count))
     for name, figure in INDEX_COUNTS.items():
         metrics.live(f"epp_kv_{name}", partial(page.of_index, figure))
+    metrics.live("epp_kv_computed_prompts_total", page.computed)
     metrics.live("epp_kv_requests_total", page.prefixes)
     metrics.live("epp_tokens_requests_total", page.tokens)
 
@@ -163,6 +164,9 @@ class _Events:
             (name, made.type): float(made.index.figures()[figure])
             for name, made in self._producers().items()
         }
+
+    def computed(self) -> dict[Labels, float]:
+        return {(n, m.type): float(m.computed_prompts) for n, m in self._producers().items()}
 
     def prefixes(self) -> dict[Labels, float]:
         return _counted({(name, m.type): m.sources for name, m in self._producers().items()})

@@ -19,7 +19,8 @@ class InFlight:
     """Counts of one endpoint. Read the fields; only `Ledger` and `Reservation` write them."""
 
     __slots__ = (
-        "gone", "recent", "recent_tokens", "requests", "tokens", "total_tokens", "window",
+        "computing", "gone", "recent", "recent_tokens", "requests", "tokens", "total_tokens",
+        "window",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class InFlight:
         self.gone = 0  #: picked before `window`, ended after it: that scrape still counts them
         self.window = -1.0  #: `Load.at` that `recent` and `gone` count from
         self.total_tokens = 0  #: uncached prompt tokens ever sent here, at least 1 a request
+        self.computing: dict[str, Reservation] = {}  #: by request, while their tokens count
 
 
 NOTHING = InFlight()  #: shared and never written: what an unknown endpoint has in flight
@@ -38,10 +40,13 @@ NOTHING = InFlight()  #: shared and never written: what an unknown endpoint has 
 class Reservation:
     """One request's place on one endpoint, until released."""
 
-    __slots__ = ("_counts", "_lasting", "_tokens", "_window")
+    __slots__ = ("_counts", "_lasting", "_request", "_tokens", "_window")
 
-    def __init__(self, counts: InFlight, tokens: int, *, lasting: bool = False) -> None:
+    def __init__(
+        self, counts: InFlight, tokens: int, *, lasting: bool = False, request: str = ""
+    ) -> None:
         tokens = max(tokens, 0)
+        self._request = request
         self._lasting = lasting  #: its tokens stay booked until the exchange is over
         self._counts: InFlight | None = counts
         self._tokens = tokens
@@ -51,6 +56,8 @@ class Reservation:
         counts.total_tokens += tokens or 1
         counts.recent += 1
         counts.recent_tokens += tokens
+        if request and tokens and not lasting:
+            counts.computing[request] = self
 
     def release_tokens(self) -> None:
         """The prefill is done: its tokens no longer wait, the request still runs."""
@@ -74,6 +81,8 @@ class Reservation:
         if self._window == counts.window:
             counts.recent_tokens -= self._tokens
         self._tokens = 0
+        if counts.computing.get(self._request) is self:
+            del counts.computing[self._request]
 
 
 class Ledger:
@@ -83,18 +92,29 @@ class Ledger:
         self._counts: dict[EndpointId, InFlight] = {}
         self._most_used = 0  #: largest `total_tokens` of any endpoint, ever
 
-    def reserve(self, endpoint: Endpoint, tokens: int, *, output: int = 0) -> Reservation:
+    def reserve(
+        self, endpoint: Endpoint, tokens: int, *, output: int = 0, request: str = ""
+    ) -> Reservation:
         """Book one request of ``tokens`` uncached prompt tokens (>= 0) on ``endpoint``. O(1).
 
-        With ``output`` tokens that are expected of it, all stay booked until it is over.
+        With ``output`` tokens that are expected of it, all stay booked until it is over. `computed`
+        knows it by ``request``, its id.
         """
         counts = self._counts.get(endpoint.id) or self._add(endpoint.id)
         self.follow(counts, endpoint)
         # One that was away for hours must not get every cold prompt until it has caught up.
         counts.total_tokens = max(counts.total_tokens, self._most_used - CATCH_UP_TOKENS)
-        reservation = Reservation(counts, tokens + output, lasting=output > 0)
+        reservation = Reservation(counts, tokens + output, lasting=output > 0, request=request)
         self._most_used = max(self._most_used, counts.total_tokens)
         return reservation
+
+    def computed(self, endpoint_id: EndpointId, request: str) -> bool:
+        """Note that a request's prompt is computed there; say whether its tokens still counted."""
+        reservation = self.get(endpoint_id).computing.get(request)
+        if reservation is None:
+            return False
+        reservation.release_tokens()
+        return True
 
     def get(self, endpoint_id: EndpointId) -> InFlight:
         """What is in flight there. O(1)."""

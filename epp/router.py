@@ -139,9 +139,8 @@ class Router:
         output: OutputTokens | None = None,
     ) -> Reservation:
         tokens = request.uncached_tokens(endpoint.id)
-        if output is None:
-            return self._ledger.reserve(endpoint, tokens)
-        return self._ledger.reserve(endpoint, tokens, output=output(request))
+        expected = 0 if output is None else output(request)
+        return self._ledger.reserve(endpoint, tokens, output=expected, request=request.id)
 
 
 def _named(subset: frozenset[str], endpoints: Sequence[Endpoint]) -> list[Endpoint]:

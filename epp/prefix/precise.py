@@ -148,7 +148,8 @@ class PrecisePrefixCacheProducer:
         self._weights = _weights(index.kv_cache_backend_configs)
         self._ttl = parse_duration(params.speculative_ttl) if params.speculative_ttl else None
         self._name = tools.name or self.type
-        self._clock = tools.clock
+        self._clock, self._ledger = tools.clock, tools.ledger
+        self.computed_prompts = 0  #: whose tokens in flight were let go of, as events told so, ever
         named = msgspec.structs.replace(tools, name=self._name)
         self._picks = ApproxPrefixCacheProducer(ApproxPrefixCacheProducer.Params(), named)
 
@@ -185,6 +186,8 @@ class PrecisePrefixCacheProducer:
         match = request.prefix.get(self._name)
         if not isinstance(match, ExactMatch):
             return
+        for each in filter(None, (pick.endpoints[0], pick.prefill)):
+            self.index.answered(each.id, request.id, rank=match.known.ranks.get(each.id, 0))
         endpoint = pick.endpoints[0]
         engine = self.engines.get(endpoint.id, match.known.ranks.get(endpoint.id, 0))
         moved = bool(ending.served) and ending.served != endpoint.address
@@ -195,6 +198,14 @@ class PrecisePrefixCacheProducer:
     def forget(self, endpoint_id: EndpointId) -> None:
         """See `plugin.PoolWatcher.forget`; of events, the collector knows better."""
         self._picks.forget(endpoint_id)
+
+    def computed(self, endpoint_id: EndpointId, rank: int) -> None:
+        """Let go of the tokens in flight of prompts whose last block a rank has just told.
+
+        Nothing else tells before the answer begins, and nothing at all where answers pass us by.
+        """
+        for request in self.index.computed(endpoint_id, rank=rank):
+            self.computed_prompts += self._ledger.computed(endpoint_id, request)
 
     def trust(self, endpoint_id: EndpointId, rank: int = 0) -> Trust:
         """Return how far what an endpoint told may be believed."""
@@ -208,6 +219,7 @@ class PrecisePrefixCacheProducer:
         now = self._clock.now()
         return {
             "index": self.index.figures(),
+            "computedPrompts": self.computed_prompts,
             "requests": {" ".join(filter(None, key)): n for key, n in self.sources.items()},
             "engines": [_shown(each, now) for each in self.engines],
             "picks": self._picks.dump_state(),

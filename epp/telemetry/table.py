@@ -292,6 +292,8 @@ KNOWLEDGE = (
     Spec("epp_kv_blocks", "gauge", "Different blocks that engines told of.", _PLUGIN),
     Spec("epp_kv_bytes", "gauge", "Memory of these.", _PLUGIN),
     Spec("epp_kv_refused_blocks_total", "counter", "Blocks that there was no room for.", _PLUGIN),
+    Spec("epp_kv_computed_prompts_total", "counter",
+         "Prompts whose tokens in flight ended with the event of their last block.", _PLUGIN),
     Spec("epp_kv_waiting_events", "gauge", "Events whose parent block is not known yet.", _PLUGIN),
 )  # fmt: skip
 

@@ -46,6 +46,38 @@ def test_tokens_that_include_expected_output_stay_until_the_exchange_is_over():
     assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (0, 0)
 
 
+def test_a_prompt_that_an_engine_says_is_computed_waits_no_longer_and_the_request_still_runs():
+    ledger = Ledger()
+    first, second = ledger.reserve(A, 100, request="r1"), ledger.reserve(A, 50, request="r2")
+    assert ledger.computed(A.id, "r1")
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (2, 50)
+    assert not ledger.computed(A.id, "r1")
+    assert not ledger.computed(B.id, "r2")
+    for each in (first, second):
+        each.release()
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (0, 0)
+    assert not ledger.get(A.id).computing
+
+
+def test_of_two_requests_with_one_id_the_later_is_meant_and_each_releases_its_own():
+    ledger = Ledger()
+    first, second = ledger.reserve(A, 100, request="r"), ledger.reserve(A, 50, request="r")
+    first.release()
+    assert ledger.get(A.id).tokens == 50
+    assert ledger.computed(A.id, "r")
+    second.release()
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (0, 0)
+
+
+def test_an_engines_word_does_not_end_what_is_booked_for_the_whole_answer():
+    ledger = Ledger()
+    reservation = ledger.reserve(A, 100, output=150, request="r")
+    assert not ledger.computed(A.id, "r")
+    assert ledger.get(A.id).tokens == 250
+    reservation.release()
+    assert ledger.get(A.id).tokens == 0
+
+
 def test_an_endpoint_nobody_reserved_has_nothing_in_flight():
     ledger = Ledger()
     assert ledger.get(A.id) is NOTHING

@@ -7,12 +7,13 @@ What one message tells may take longer than a turn of the event loop may: the bl
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import structs
 
 from epp.collect.parse import kv_events
 from epp.collect.parse.kv_messages import Message
+from epp.model import EndpointId
 from epp.prefix.blocks import BYTES_PER_TOKEN
 from epp.prefix.exact.events import Cleared, Event, Stored
 from epp.prefix.exact.index import ExactIndex
@@ -24,17 +25,25 @@ MOST_ADAPTERS = 4096  #: that are remembered
 BEGUN_SECONDS = 30.0  #: a restart that was noticed twice within this is one
 
 
+def _nobody(_endpoint_id: EndpointId, _rank: int) -> None:
+    """Tell nobody."""
+
+
 class Feed:
     """Of one engine.
 
     Args:
         engine: what is known of its feed.
         index: takes its blocks.
+        tell: is told whenever the index took some, of which endpoint and rank.
     """
 
-    def __init__(self, engine: Engine, index: ExactIndex) -> None:
+    def __init__(
+        self, engine: Engine, index: ExactIndex, tell: Callable[[EndpointId, int], None] = _nobody
+    ) -> None:
         self.engine = engine
         self._index = index
+        self._tell = tell
         self._work: deque[Reset | Apply] = deque()
         self._slices: deque[Event] = deque()
         self._asked: int | None = None
@@ -112,6 +121,7 @@ class Feed:
         engine = self.engine
         if self._slices:
             self._index.apply(engine.endpoint_id, self._next_slices(), rank=engine.rank)
+            self._tell(engine.endpoint_id, engine.rank)
             return
         step = self._work.popleft()
         if isinstance(step, Reset):

@@ -142,7 +142,8 @@ class Subscriptions:
 
     def _add(self, endpoint_id: EndpointId, rank: int, where: Where) -> Link:
         engine = self.producer.engines.add(endpoint_id, rank, can_ask=bool(where.replay))
-        link = Link(Feed(engine, self.producer.index), where, self._line)
+        feed = Feed(engine, self.producer.index, self.producer.computed)
+        link = Link(feed, where, self._line)
         self._links.setdefault(endpoint_id, {})[rank] = link
         try:
             link.open()

@@ -1,8 +1,10 @@
 """Blocks that an engine will hold, as a request for it was just picked, until its events say so.
 
 Without this, all requests of a burst are decided before the first event of any of them. An
-expectation that no event confirms ends by itself; one that is confirmed tells whose last block
-came: that request's prompt is computed, which nothing else tells before its answer begins.
+expectation that no event confirms ends by itself.
+
+A request is awaited for longer, until it is answered, as it may stand in the engine's queue: once
+its last block is told its prompt is computed, which nothing else tells before its answer begins.
 
 It also mends what was lost. Engines never tell again of a prefix that they go on using, so who
 missed its events would never know it. But a request with that prefix was picked by us, and what it
@@ -21,7 +23,7 @@ from epp.prefix.exact.held import Blocks
 from epp.prefix.exact.holders import place
 
 MOST_BLOCKS = 65_536  #: that one engine is expected to hold
-MOST_COMPUTED = 4096  #: requests that are remembered for a reader who does not come
+MOST_AWAITED = 4096  #: requests of one engine, whose last block is to be told
 MOST_TRIES = 16_384  #: hashes to find out a block's parent, 0.1 us each
 
 
@@ -34,21 +36,21 @@ class Expected:
         self._blocks = blocks
         self._place = place(slot, Tier.EXPECTED)
         self._until: dict[int, float] = {}  # by block
-        self._ends: list[tuple[float, int, Sequence[int], str]] = []  # a heap
+        self._ends: list[tuple[float, int, Sequence[int]]] = []  # a heap
         self._count = 0
-        self._last: dict[int, list[str]] = {}  # requests by their last block
+        self._requests: dict[int, list[str]] = {}  # that are awaited, by their last block
+        self._last: dict[str, int] = {}  # the block of each of them
 
     def __bool__(self) -> bool:
-        return bool(self._until)
+        return bool(self._until or self._requests)
 
     def __contains__(self, block: int) -> bool:
-        return block in self._until
+        return block in self._until or block in self._requests
 
-    def add(self, names: Sequence[int], until: float, *, held: int, request: str) -> None:
+    def add(self, names: Sequence[int], until: float, *, held: int) -> None:
         """Expect a prompt's blocks until a time, of which the first ``held`` are known to be there.
 
-        ``request`` is computed once the last of them is told. More than `MOST_BLOCKS` are not
-        expected.
+        More than `MOST_BLOCKS` are not expected.
         """
         if held >= len(names) or len(self._until) + len(names) - held > MOST_BLOCKS:
             return
@@ -57,15 +59,32 @@ class Expected:
                 self._blocks.add(name, self._place)
             self._until[name] = max(until, self._until.get(name, until))
         self._count += 1
-        heapq.heappush(self._ends, (until, self._count, names, request))
-        self._last.setdefault(names[-1], []).append(request)
+        heapq.heappush(self._ends, (until, self._count, names))
+
+    def wait(self, request: str, last: int) -> None:
+        """Have `computed` tell of a request once its block ``last`` is told."""
+        self.answered(request)
+        if len(self._last) >= MOST_AWAITED:
+            self.answered(next(iter(self._last)))
+        self._requests.setdefault(last, []).append(request)
+        self._last[request] = last
+
+    def answered(self, request: str) -> None:
+        """Note that a request is over: it is not awaited any more."""
+        last = self._last.pop(request, None)
+        if last is not None:
+            waiting = self._requests[last]
+            waiting.remove(request)
+            if not waiting:
+                del self._requests[last]
 
     def told(self, name: int) -> None:
-        """Note that an event told one of the blocks expected."""
-        del self._until[name]
-        self._blocks.remove(name, self._place)
-        self.computed += self._last.pop(name, ())
-        del self.computed[:-MOST_COMPUTED]
+        """Note that an event told a block, which may be one of those expected or awaited."""
+        if self._until.pop(name, None) is not None:
+            self._blocks.remove(name, self._place)
+        for request in self._requests.pop(name, ()):
+            del self._last[request]
+            self.computed.append(request)
 
     def before(self, block: bytes) -> Sequence[int]:
         """Return the blocks that stand before ``block`` (its tokens) in a prompt that is expected.
@@ -73,7 +92,7 @@ class Expected:
         Empty if no prompt has it, or has it as its first.
         """
         tries = MOST_TRIES
-        for _, _, names, _ in reversed(self._ends):
+        for _, _, names in reversed(self._ends):
             tries -= len(names)
             if tries < 0:
                 break
@@ -85,21 +104,17 @@ class Expected:
     def expire(self, now: float) -> None:
         """Expect nothing more whose time is over."""
         while self._ends and self._ends[0][0] <= now:
-            _, _, names, request = heapq.heappop(self._ends)
+            _, _, names = heapq.heappop(self._ends)
             for name in names:
                 if self._until.get(name, now + 1) <= now:
                     del self._until[name]
                     self._blocks.remove(name, self._place)
-            waiting = self._last.get(names[-1], [])
-            if request in waiting:
-                waiting.remove(request)
-                if not waiting:
-                    del self._last[names[-1]]
 
     def clear(self) -> list[int]:
         """Expect nothing; return the blocks that were expected, which the index still has."""
         names = list(self._until)
         self._until.clear()
         self._ends.clear()
+        self._requests.clear()
         self._last.clear()
         return names

@@ -159,11 +159,18 @@ class ExactIndex:
         """Believe that a rank will hold all ``blocks`` of a prompt; it has the first ``held``.
 
         It ends at ``until``, in seconds on the caller's clock, see `expire`. `computed` tells of
-        ``request`` once the last block was told, if that is one that it does not have.
+        ``request`` once the last block was told, if that is one that it does not have, however late
+        that is; until `answered`.
         """
         teller = self._sources.get((endpoint_id, rank))
         if teller is not None:
-            teller.expected.add(blocks, until, held=held, request=request)
+            teller.expect(blocks, until, held=held, request=request)
+
+    def answered(self, endpoint_id: EndpointId, request: str, *, rank: int = 0) -> None:
+        """Note that a request that was expected is over."""
+        teller = self._sources.get((endpoint_id, rank))
+        if teller is not None:
+            teller.expected.answered(request)
 
     def expire(self, now: float) -> None:
         """End what was expected in vain. To be called about once a second."""

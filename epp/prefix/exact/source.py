@@ -117,6 +117,18 @@ class Source:
         self._counted: list[int] = []  # groups that do
         self._targets: dict[tuple[Tier, int], _Target] = {}
         self._has_parts = False  # some blocks of the engine are several of ours
+        self._largest = shelf.block_tokens  # tokens of the engine's blocks, if larger than ours
+
+    def expect(self, names: Sequence[int], until: float, *, held: int, request: str) -> None:
+        """Expect a prompt's blocks, see `Expected.add`, and await ``request`` if it is not "".
+
+        The last block that will be told is the last that fills one of the engine's.
+        """
+        self.expected.add(names, until, held=held)
+        ours = self._shelf.block_tokens
+        told = len(names) * ours // self._largest * self._largest // ours
+        if request and told > held:
+            self.expected.wait(request, names[told - 1])
 
     def store(self, event: Stored) -> None:
         """Take in an event, and what waited for it."""
@@ -235,6 +247,7 @@ class Source:
             named = self._name_equal(event, start.name, waited=waited)
         else:
             self._has_parts = True
+            self._largest = max(self._largest, event.block_tokens)
             named = self._name_unequal(event, start, waited=waited)
         if self._waiting:
             self._claim_tiers(event)

@@ -36,16 +36,16 @@ class Case:
     """A producer whose clock stands still, with endpoints ``a`` and ``b``."""
 
     def __init__(self, **params: Any) -> None:
-        self.clock = ManualClock(100.0)
+        self.clock, self.ledger = ManualClock(100.0), Ledger()
         self.made = PrecisePrefixCacheProducer(
             msgspec.convert(params, PrecisePrefixCacheProducer.Params),
-            Tools(self.clock, random.Random(1), Ledger()),
+            Tools(self.clock, random.Random(1), self.ledger),
         )
 
     def feed(self, endpoint: Endpoint) -> Feed:
         """Let an endpoint's events come in, from its start on."""
         engine = self.made.engines.add(endpoint.id, 0, can_ask=True)
-        feed = Feed(engine, self.made.index)
+        feed = Feed(engine, self.made.index, self.made.computed)
         feed.connected(100.0)
         feed.answered(Message("", END, b""), 100.0)
         return feed
@@ -102,6 +102,33 @@ def test_blocks_of_a_pick_are_expected_until_their_time_is_over() -> None:
     assert held(case.ask()) == {"a": 10}
     case.made.index.expire(100.0 + 2.1)
     assert held(case.ask()) == {}
+
+
+def test_tokens_in_flight_end_with_the_event_of_a_prompts_last_block() -> None:
+    case = Case()
+    feed = case.feed(A)
+    request = case.ask()
+    case.ledger.reserve(A, request.uncached_tokens(A.id), request=request.id)
+    case.made.picked(request, Pick((A,)))
+    case.made.index.expire(1000.0)  # it stands in the engine's queue for long
+    tell(feed, 0, 9)
+    assert case.ledger.get(A.id).tokens == 160
+    tell(feed, 1, 10)
+    assert (case.ledger.get(A.id).requests, case.ledger.get(A.id).tokens) == (1, 0)
+    assert case.made.computed_prompts == 1
+
+
+def test_a_prompt_told_after_its_answer_ended_changes_nothing() -> None:
+    case = Case()
+    feed = case.feed(A)
+    request = case.ask()
+    booked = case.ledger.reserve(A, 160, request=request.id)
+    case.made.picked(request, Pick((A,)))
+    booked.release()
+    case.made.ended(request, Pick((A,)), Ending(Outcome.COMPLETED, 101.0))
+    tell(feed, 0, 10)
+    assert (case.ledger.get(A.id).requests, case.ledger.get(A.id).tokens) == (0, 0)
+    assert case.made.computed_prompts == 0
 
 
 def test_own_picks_count_for_engines_without_events_only() -> None:

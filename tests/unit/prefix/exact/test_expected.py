@@ -65,12 +65,41 @@ def test_two_requests_for_one_prompt_are_computed_together():
     assert of.computed(A) == ["r-1", "r-2"]
 
 
-def test_a_request_that_is_never_computed_is_not_waited_for_for_ever():
+def test_a_request_in_the_engines_queue_is_awaited_longer_than_its_blocks_are_believed():
     of = index()
     of.expect(A, chain(of, 0, 32), until=2.0, request="r-1")
     of.expire(2.0)
+    assert held(of, prompt(0, 32)) == {}
     of.apply(A, [stored(0, 2)])
-    assert of.computed(A) == []
+    assert of.computed(A) == ["r-1"]
+
+
+def test_a_request_that_was_answered_is_not_awaited():
+    of = index()
+    of.expect(A, chain(of, 0, 32), until=2.0, request="r-1")
+    of.expect(A, chain(of, 0, 32), until=2.0, request="r-2")
+    of.answered(A, "r-1")
+    of.answered(A, "r-9")
+    of.apply(A, [stored(0, 2)])
+    assert of.computed(A) == ["r-2"]
+
+
+def test_of_many_requests_that_never_come_the_oldest_are_forgotten():
+    of = index(most_bytes=100_000_000)
+    for number in range(expected.MOST_AWAITED + 1):
+        of.expect(A, chain(of, number, 16), until=2.0, request=f"r-{number}")
+    of.expire(2.0)
+    of.apply(A, [stored(0, 1), stored(1, 1)])
+    assert of.computed(A) == ["r-1"]
+
+
+def test_of_larger_engine_blocks_the_last_full_one_ends_the_wait():
+    of = index()
+    of.apply(A, [stored(9000, 1, size=64)])
+    of.expect(A, chain(of, 0, 112), until=2.0, request="r-1")  # 64 tokens and 48
+    of.expect(A, chain(of, 500, 48), until=2.0, request="r-2")  # nothing of it can be told
+    of.apply(A, [stored(0, 1, size=64)])
+    assert of.computed(A) == ["r-1"]
 
 
 def test_an_expectation_of_what_is_known_elsewhere_is_the_endpoints_own():

@@ -286,6 +286,9 @@ class Engine:
         seconds = self.config.timing.step_seconds(
             decodes=decodes, context=context, prefill=prefill, attention=attention
         )
+        return self._jittered(seconds)
+
+    def _jittered(self, seconds: float) -> float:
         if self.config.jitter:
             seconds *= max(1.0 + self._random.gauss(0.0, self.config.jitter), 0.1)
         return seconds

@@ -66,6 +66,10 @@ class Traced:
         """Ended spans in the order of their end."""
         return list(self._exporter.get_finished_spans())
 
+    def forget(self) -> None:
+        """Drop the spans that have ended."""
+        self._exporter.clear()
+
     def one(self, name: str) -> ReadableSpan:
         """The only span of that name."""
         (found,) = (span for span in self.spans() if span.name == name)

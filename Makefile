@@ -39,7 +39,7 @@ bench: $(BIN)/.epp-dev   ## CPU per request and latency; writes build/bench.json
 	$(BIN)/epp bench $(ARGS)
 
 test: $(BIN)/.epp-dev    ## all tests, the ones with a real Envoy included
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-fast: $(BIN)/.epp-dev   ## the pure tests only
 	$(BIN)/pytest tests/unit tests/property $(ARGS)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import shutil
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -22,7 +23,8 @@ from epp.gateway.render import GatewayOptions, render
 from epp.processes import Child, epp, running
 
 READY_SECONDS = 20.0
-FREE_PORTS = range(12_000, 32_000)
+PORTS_VARIABLE = "EPP_DEMO_PORTS"  #: from which ports to choose: "12000-31999"
+FREE_PORTS = (12_000, 31_999)
 
 
 class Ports(msgspec.Struct, frozen=True):
@@ -65,7 +67,27 @@ def envoy_binary() -> str:
     return found
 
 
-_ungiven = iter(random.sample(FREE_PORTS, len(FREE_PORTS)))
+def ports_of(text: str | None) -> range:
+    """Return the ports that ``first-last`` names, or the usual ones.
+
+    Raises:
+        OSError: the text is no range of ports.
+    """
+    try:
+        first, last = FREE_PORTS if not text else map(int, text.split("-"))
+    except ValueError:
+        first, last = 0, 0
+    if not 0 < first <= last < 2**16:
+        raise OSError(f"{PORTS_VARIABLE}: {text!r} is not of the form 12000-31999")
+    return range(first, last + 1)
+
+
+def _in_any_order() -> Iterator[int]:
+    ports = ports_of(os.environ.get(PORTS_VARIABLE))
+    yield from random.sample(ports, len(ports))
+
+
+_ungiven = _in_any_order()
 
 
 def free_port() -> int:
@@ -82,7 +104,7 @@ def free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise OSError(f"no free port between {FREE_PORTS[0]} and {FREE_PORTS[-1]}")
+    raise OSError(f"no free port among {os.environ.get(PORTS_VARIABLE) or FREE_PORTS}")
 
 
 @contextlib.asynccontextmanager

@@ -10,6 +10,7 @@ from typing import Protocol
 from msgspec import structs
 
 from epp.clock import Clock
+from epp.disagg.strip import without_transfer
 from epp.errors import NoEndpoints
 from epp.exchange import Exchange
 from epp.formats.weight import LIGHT_BYTES
@@ -68,6 +69,8 @@ class Router:
 
         if self._reader is not None and len(arrival.body) > LIGHT_BYTES:
             arrival = await self._reader.read(arrival, line.formats)
+        if arrival.understood is None and arrival.body:
+            arrival = without_transfer(arrival)
         request = line.rules.apply(line.formats.parse(arrival, self._clock.now()))
         for preparer in line.preparers:
             request = preparer.prepare(request)

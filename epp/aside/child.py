@@ -13,6 +13,7 @@ from typing import BinaryIO
 from msgspec import structs
 
 from epp.aside.letters import LENGTHS, Read, answer, arrival_of, pack
+from epp.disagg.strip import stripped
 from epp.errors import BadRequest
 from epp.formats import PARSERS, FormatSet
 from epp.formats.reading import opaque
@@ -54,7 +55,9 @@ def read(written: bytes, body: bytes) -> tuple[Read, bytes]:
     """Read one body as the picker would."""
     parsers, arrival = arrival_of(written, body)
     try:
-        return answer(_with_span(_formats(parsers).parse(arrival, 0.0)))
+        arrival = structs.replace(arrival, body=stripped(body))
+        request = _with_span(_formats(parsers).parse(arrival, 0.0))
+        return answer(request, changed=arrival.body is not body)
     except BadRequest as error:
         return Read(refused=str(error)), b""
     except MemoryError:

@@ -22,9 +22,11 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Read(msgspec.Struct, frozen=True):
-    """What it says; the prompt's bytes follow."""
+    """What it says; the prompt's bytes follow, then those of a body that is to take its place."""
 
     request: InferenceRequest | None = None  #: without what the picker knows itself
+    prompt_bytes: int = 0  #: how many of those that follow are the prompt's
+    changed: bool = False  #: whether there are more
     refused: str = ""  #: why the client is to be told that it is wrong
     failed: str = ""  #: the type of an exception that no body should cause
 
@@ -57,15 +59,24 @@ def arrival_of(written: bytes, body: bytes) -> tuple[tuple[str, ...], Arrival]:
     return told.parsers, Arrival("", headers, body)
 
 
-def answer(request: InferenceRequest) -> tuple[Read, bytes]:
-    """Return what is told of a request that was read, and its prompt."""
+def answer(request: InferenceRequest, *, changed: bool = False) -> tuple[Read, bytes]:
+    """Return what is told of a request that was read, its prompt, and its body if ``changed``."""
     bare = structs.replace(request, headers={}, body=b"", path="", prompt=b"")
-    return Read(bare), request.prompt
+    told = Read(bare, len(request.prompt), changed)
+    return told, request.prompt + request.body if changed else request.prompt
 
 
 def read_of(written: bytes) -> Read:
     """Return the record that the child wrote."""
     return _read(written)
+
+
+def with_body(read: Read, data: bytes, arrival: Arrival) -> tuple[Arrival, bytes]:
+    """Return the arrival with the body that the child left of it, and the prompt."""
+    prompt = data[: read.prompt_bytes]
+    if not read.changed:
+        return arrival, prompt
+    return structs.replace(arrival, body=data[read.prompt_bytes :]), prompt
 
 
 def understood(read: InferenceRequest, prompt: bytes, arrival: Arrival, now: float) -> Arrival:

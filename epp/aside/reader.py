@@ -19,8 +19,9 @@ from pathlib import Path
 import msgspec
 
 import epp
-from epp.aside.letters import LENGTHS, Read, asked, pack, read_of, understood
+from epp.aside.letters import LENGTHS, Read, asked, pack, read_of, understood, with_body
 from epp.clock import Clock
+from epp.disagg.strip import without_transfer
 from epp.errors import BadRequest
 from epp.formats import path_of
 from epp.formats.reading import opaque
@@ -110,8 +111,9 @@ class AsideReader:
             self._worker = asyncio.create_task(self._work(), name="aside")
         now = self._clock.now()
         try:
-            read, prompt = await asyncio.wait_for(job.answer, self._waits.patience)
+            read, data = await asyncio.wait_for(job.answer, self._waits.patience)
         except (TimeoutError, ProcessEnded):
+            arrival = without_transfer(arrival)
             request = opaque(arrival, path_of(arrival), now, "too-slow")
             return understood(request, b"", arrival, now)
         finally:
@@ -120,6 +122,7 @@ class AsideReader:
             raise BadRequest(read.refused)
         if read.request is None:
             raise RuntimeError(f"a parser failed: {read.failed}")
+        arrival, prompt = with_body(read, data, arrival)
         return understood(read.request, prompt, arrival, now)
 
     async def close(self) -> None:

@@ -186,3 +186,10 @@ def test_no_expected_output_books_the_prompt_until_the_first_byte() -> None:
     exchange.response_piece(1)
     assert world.ledger.get(A.id).tokens == 0
     exchange.end(Outcome.COMPLETED)
+
+
+def test_what_a_client_says_of_a_caches_way_is_not_forwarded() -> None:
+    world = World(build.endpoint())
+    body = b'{"prompt":"a","kv_transfer_params":{"do_remote_prefill":true}}'
+    exchange = asyncio.run(world.router.route(Arrival("r", {}, body)))
+    assert exchange.request.prompt_tokens == len(b'{"prompt":"a"}')  # as the parser saw it

@@ -75,3 +75,10 @@ class Connector(Protocol):
             Unsplittable: the request must not be split.
         """
         ...
+
+    def abort(self, transfer: Transfer) -> tuple[str, bytes] | None:
+        """Return path and body of what tells a decode endpoint to give up; None if nothing does.
+
+        For a decode leg that has begun while its prefill leg has failed.
+        """
+        ...

@@ -60,6 +60,11 @@ class Nixl:
         fields[PARAMS] = params_in(answer)
         return written(fields)
 
+    def abort(self, transfer: Transfer) -> tuple[str, bytes] | None:
+        """See `Connector.abort`."""
+        del transfer
+        return None
+
 
 def params_in(answer: bytes) -> Raw:
     """Return the transfer parameters of a prefill's answer, as they are written.

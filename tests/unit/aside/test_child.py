@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from epp.aside import child
-from epp.aside.letters import LENGTHS, asked, pack, read_of, understood
+from epp.aside.letters import LENGTHS, asked, pack, read_of, understood, with_body
 from epp.errors import BadRequest
 from epp.formats import FormatSet
 from epp.formats.splice import rewrite_model
@@ -45,7 +45,8 @@ def through(came: Arrival, parsers: tuple[str, ...] = DEFAULT) -> Arrival:
         raise BadRequest(read.refused)
     assert not read.failed
     assert read.request is not None
-    return understood(read.request, answers.read(size), came, 7.0)
+    left, prompt = with_body(read, answers.read(size), came)
+    return understood(read.request, prompt, left, 7.0)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -56,6 +57,16 @@ def test_a_body_means_the_same_wherever_it_is_read(path: str) -> None:
     assert read.understood is not None
     assert msgspec.structs.replace(read.understood, model_span=None) == here
     assert msgspec.structs.replace(read, understood=None) == came
+
+
+def test_what_clients_say_of_a_caches_way_is_removed_there_too() -> None:
+    body = b'{"prompt":"abc","kv_transfer_params":{"do_remote_prefill":true},"model":"m"}'
+    read = through(arrival("/v1/completions", body))
+    assert read.body == b'{"prompt":"abc","model":"m"}'
+    assert read.understood is not None
+    assert read.understood.body == read.body
+    assert read.understood.model_span == (24, 27)
+    assert read.understood == FormatSet().parse(read, 7.0)
 
 
 def test_a_path_may_hold_any_bytes() -> None:

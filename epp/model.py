@@ -51,6 +51,13 @@ class LoraInfo(msgspec.Struct, frozen=True):
     max_active: int
 
 
+class CacheCounts(msgspec.Struct, frozen=True):
+    """What an engine counted of its prefix cache since its start, in tokens of prompts."""
+
+    queries: float  #: of all prompts
+    hits: float  #: that needed not be computed, wherever they came from
+
+
 class Load(msgspec.Struct, frozen=True):
     """What one scrape said about one endpoint. None means "not told", never "none"."""
 
@@ -62,6 +69,7 @@ class Load(msgspec.Struct, frozen=True):
     lora: LoraInfo | None = None
     asleep: bool = False  #: the engine sleeps: requests to it hang
     attributes: Mapping[str, float] = {}  #: custom metrics, by configured key
+    counts: CacheCounts | None = None
 
 
 class Endpoint(msgspec.Struct, frozen=True):

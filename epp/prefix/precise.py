@@ -28,6 +28,7 @@ from epp.prefix.approx import ApproxPrefixCacheProducer
 from epp.prefix.exact.events import Tier
 from epp.prefix.exact.index import MOST_BYTES, ExactIndex, Known
 from epp.prefix.exact.keys import Keys, Prompt
+from epp.prefix.feed.audit import Claim, claim
 from epp.prefix.feed.engine import Engine, Engines
 from epp.prefix.feed.trust import EXPECTED_SECONDS, Level, Trust
 
@@ -178,6 +179,9 @@ class PrecisePrefixCacheProducer:
         if isinstance(match, ExactMatch):
             for endpoint in filter(None, (pick.endpoints[0], pick.prefill)):
                 self._expect(request, endpoint, match.known)
+            engine = self._witness(request, pick)
+            if engine is not None:
+                engine.audit.picked(self._claim(request, match.known, engine))
         self._picks.picked(_believed(request, self._name), pick)
 
     def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
@@ -188,12 +192,14 @@ class PrecisePrefixCacheProducer:
             return
         for each in filter(None, (pick.endpoints[0], pick.prefill)):
             self.index.answered(each.id, request.id, rank=match.known.ranks.get(each.id, 0))
-        endpoint = pick.endpoints[0]
-        engine = self.engines.get(endpoint.id, match.known.ranks.get(endpoint.id, 0))
-        moved = bool(ending.served) and ending.served != endpoint.address
-        if engine is None or moved or ending.outcome is not Outcome.COMPLETED:
-            return
-        self._compare(request, match.known, engine, ending)
+        moved = bool(ending.served) and ending.served != pick.endpoints[0].address
+        computed = not moved and ending.outcome is Outcome.COMPLETED
+        engine = self._witness(request, pick)
+        if engine is not None:
+            made = self._claim(request, match.known, engine)
+            self._compare(made, engine, ending if computed else None)
+        if computed:
+            self._owe(match.known, pick.prefill or pick.endpoints[0], ending.picked_at)
 
     def forget(self, endpoint_id: EndpointId) -> None:
         """See `plugin.PoolWatcher.forget`; of events, the collector knows better."""
@@ -274,19 +280,42 @@ class PrecisePrefixCacheProducer:
             held=known.blocks.get(endpoint.id, 0), request=request.id,
         )  # fmt: skip
 
-    def _compare(
-        self, request: InferenceRequest, known: Known, engine: Engine, ending: Ending
-    ) -> None:
-        cached = None if ending.usage is None else ending.usage.cached_tokens
-        block = self.index.block_tokens
+    def _witness(self, request: InferenceRequest, pick: Pick) -> Engine | None:
+        """Return the engine whose own count can be compared; None if it counts something else.
+
+        A decoding engine's cache is filled by the prefill's; of several prompts only the first is
+        known; and which of several ranks answers is the pod's own choice.
+        """
+        tokens, ranks = request.tokens, self.engines.of(pick.endpoints[0].id)
+        if pick.prefill is not None or tokens is None or len(tokens.ids) != 4 * tokens.count:
+            return None
+        return ranks[0] if len(ranks) == 1 else None
+
+    def _claim(self, request: InferenceRequest, known: Known, engine: Engine) -> Claim:
         lower = known.lower.get(engine.endpoint_id)
         expected = 0 if lower is None else lower[Tier.EXPECTED]
-        held = known.blocks.get(engine.endpoint_id, 0)
-        engine.audit.answered(
-            (held - expected) * block, cached, prompt=request.prompt_tokens, block=block
-        )
-        if len(known.chains[0]) > held:
-            engine.confidence.computed(self._clock.now())
+        held, size = known.blocks.get(engine.endpoint_id, 0), self.index.block_tokens
+        return claim(
+            request.prompt_tokens, (held - expected) * size, expected * size,
+            block=self.index.largest_block(engine.endpoint_id, rank=engine.rank),
+        )  # fmt: skip
+
+    def _compare(self, made: Claim, engine: Engine, ending: Ending | None) -> None:
+        """Compare a claim with an answer; None if the engine did not give it."""
+        engine.audit.ended(made, computed=ending is not None)
+        usage = None if ending is None else ending.usage
+        if usage is not None and usage.cached_tokens is not None:
+            block = self.index.largest_block(engine.endpoint_id, rank=engine.rank)
+            engine.audit.answered(made, usage.cached_tokens, block=block)
+
+    def _owe(self, known: Known, endpoint: Endpoint, picked_at: float) -> None:
+        """Note that an endpoint computed a prompt: some rank of it has something to tell."""
+        size, ours = self.index.largest_block(endpoint.id), self.index.block_tokens
+        if len(known.chains[0]) * ours // size * size > known.blocks.get(endpoint.id, 0) * ours:
+            witnesses = [each.confidence for each in self.engines.of(endpoint.id)]
+            told = any(each.told_since(picked_at) for each in witnesses)
+            for each in witnesses:
+                each.computed(self._clock.now(), told=told)
 
 
 def _believed(request: InferenceRequest, name: str) -> InferenceRequest:

@@ -131,9 +131,10 @@ def run(
         cached = chosen.engine.serve(tokens)
         hits[request * 4 // REQUESTS] += cached
         asked[request * 4 // REQUESTS] += len(known.chains[0])
-        chosen.confidence.computed(now)
-        if chosen.engine.number > before and not loses(fate, request, best):
+        told = chosen.engine.number > before and not loses(fate, request, best)
+        if told:
             chosen.hear(*chosen.engine.told[-1], now)
+        chosen.confidence.computed(now, told=told)
         if request % 5 == 0:
             index.expire(now)
             for each in followers:

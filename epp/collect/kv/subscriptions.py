@@ -24,6 +24,7 @@ from epp.collect.kv.pump import Pump
 from epp.collect.kv.sockets import context
 from epp.model import Endpoint, EndpointId
 from epp.pool import Pool
+from epp.prefix.feed.audit import Audit
 from epp.prefix.precise import CurveConfig, PrecisePrefixCacheProducer
 
 TICK_SECONDS = 0.1
@@ -172,15 +173,24 @@ class Subscriptions:
         return link
 
     def _tick(self) -> None:
-        for links in self._links.values():
+        for endpoint_id, links in self._links.items():
             for link in links.values():
                 link.tick()
+            if len(links) == 1:
+                self._audit(endpoint_id, link.feed.engine.audit)
         now = self._clock.now()
         if now - self._expired_at >= EXPIRE_SECONDS:
             self._expired_at = now
             self.producer.index.expire(now)
         if self.producer.index.sweeping:
             self.producer.index.sweep(SWEEP)
+
+    def _audit(self, endpoint_id: EndpointId, audit: Audit) -> None:
+        """Compare an engine's counters, as last scraped, with what is known of it."""
+        endpoint = self._pool.get(endpoint_id)
+        load = None if endpoint is None else endpoint.load
+        if load is not None and load.counts is not None:
+            audit.counted(load.counts.queries, load.counts.hits, at=load.at)
 
     def _forget(self, endpoint_id: EndpointId) -> None:
         """See `pool.Forget`: the endpoint is gone, or its process is another one."""

@@ -20,7 +20,7 @@ import msgspec
 from prometheus_client.samples import Sample
 
 from epp.collect.parse.prometheus import Page, Reader, Selector
-from epp.model import NO_LABELS, CacheInfo, Load, LoraInfo
+from epp.model import NO_LABELS, CacheCounts, CacheInfo, Load, LoraInfo
 
 ENGINE_LABELS = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
 SLEEPING_LABEL = "sleeping"  #: production-stack's pod label; "true" while the engine sleeps
@@ -42,6 +42,8 @@ class Engine(msgspec.Struct, frozen=True):
     running: Selector | None = None
     kv_usage: tuple[Selector, ...] = ()  #: the first that is on the page counts
     lora: Selector | None = None
+    queries: Selector | None = None  #: tokens of prompts, counted
+    hits: tuple[Selector, ...] = ()  #: of these, found cached: all that are on the page, added
     cache_info: Selector | None = None  #: a series whose labels tell the cache's size
     block_size_label: str = "block_size"
     num_blocks_label: str = "num_gpu_blocks"
@@ -52,10 +54,11 @@ class Engine(msgspec.Struct, frozen=True):
     def selectors(self) -> Iterable[Selector]:
         """All of them."""
         single = (self.queued, self.running, self.lora, self.cache_info)
-        sizes = (self.block_size, self.num_blocks)
+        sizes = (self.block_size, self.num_blocks, self.queries)
         return (
             *(selector for selector in (*single, *sizes) if selector is not None),
             *self.kv_usage,
+            *self.hits,
             *(selector for _, selector in self.custom),
         )
 
@@ -71,6 +74,11 @@ BUILT_IN = (
         running=Selector("vllm:num_requests_running"),
         kv_usage=(Selector("vllm:kv_cache_usage_perc"), Selector("vllm:gpu_cache_usage_perc")),
         lora=Selector("vllm:lora_requests_info"),
+        queries=Selector("vllm:prefix_cache_queries_total"),
+        hits=(
+            Selector("vllm:prefix_cache_hits_total"),
+            Selector("vllm:external_prefix_cache_hits_total"),
+        ),
         cache_info=Selector("vllm:cache_config_info"),
     ),
     Engine(
@@ -78,6 +86,8 @@ BUILT_IN = (
         queued=Selector("sglang:num_queue_reqs"),
         running=Selector("sglang:num_running_reqs"),
         kv_usage=(Selector("sglang:token_usage"),),
+        queries=Selector("sglang:prompt_tokens_total"),
+        hits=(Selector("sglang:cached_tokens_total"),),
         cache_info=Selector("sglang:cache_config_info"),
         block_size_label="page_size",
         num_blocks_label="num_pages",
@@ -162,6 +172,7 @@ class Engines:
             kv_usage=None if fraction is None else min(fraction, 1.0),
             cache=_cache(engine, samples, max(ranks, 1)),
             lora=_lora(_series(samples, engine.lora)),
+            counts=_counts(engine, samples),
             asleep=sleeping,
             attributes=_attributes(engine, samples),
         )
@@ -229,6 +240,15 @@ def _attributes(engine: Engine, page: Page) -> Mapping[str, float]:
             newest = max(series, key=lambda s: float(s.timestamp or 0.0))  # the first, if equal
             found[attribute] = newest.value
     return found
+
+
+def _counts(engine: Engine, page: Page) -> CacheCounts | None:
+    queries = _sum(_series(page, engine.queries))
+    hits = [_sum(series) for each in engine.hits if (series := page.select(each))]
+    told = [count for count in hits if count is not None]
+    if queries is None or not told or len(told) < len(hits):
+        return None
+    return CacheCounts(queries, sum(told))
 
 
 def _lora(series: Sequence[Sample]) -> LoraInfo | None:

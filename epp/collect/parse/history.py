@@ -48,7 +48,9 @@ class History:
         load = reading.load
         slept, self._asleep = load.asleep and not self._asleep, load.asleep
         if partial:
-            load = msgspec.structs.replace(load, queued=None, running=None, kv_usage=None)
+            load = msgspec.structs.replace(
+                load, queued=None, running=None, kv_usage=None, counts=None
+            )
         return Conclusion(load, restarted or slept, partial)
 
     def _is_another(self, reading: Reading) -> bool:

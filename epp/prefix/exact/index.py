@@ -185,6 +185,11 @@ class ExactIndex:
         done, teller.expected.computed = teller.expected.computed, []
         return done
 
+    def largest_block(self, endpoint_id: EndpointId, *, rank: int = 0) -> int:
+        """Return the tokens of a block of the engine, as it told, or of ours if that is larger."""
+        teller = self._sources.get((endpoint_id, rank))
+        return self.block_tokens if teller is None else teller.largest_block
+
     def refused(self, endpoint_id: EndpointId, *, rank: int = 0) -> int:
         """Return how many blocks a rank told, since it joined, that there was no room for."""
         teller = self._sources.get((endpoint_id, rank))

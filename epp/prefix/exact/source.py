@@ -106,6 +106,7 @@ class Source:
         self.slot = slot
         self.model = model
         self.refused = 0  #: of its blocks, as there was no room for them
+        self.largest_block = shelf.block_tokens  #: tokens of one of its blocks, or of ours
         self.expected = Expected(shelf.blocks, slot)
         self._shelf = shelf
         self._table = Table(shelf.segments)
@@ -117,7 +118,6 @@ class Source:
         self._counted: list[int] = []  # groups that do
         self._targets: dict[tuple[Tier, int], _Target] = {}
         self._has_parts = False  # some blocks of the engine are several of ours
-        self._largest = shelf.block_tokens  # tokens of the engine's blocks, if larger than ours
 
     def expect(self, names: Sequence[int], until: float, *, held: int, request: str) -> None:
         """Expect a prompt's blocks, see `Expected.add`, and await ``request`` if it is not "".
@@ -126,7 +126,7 @@ class Source:
         """
         self.expected.add(names, until, held=held)
         ours = self._shelf.block_tokens
-        told = len(names) * ours // self._largest * self._largest // ours
+        told = len(names) * ours // self.largest_block * self.largest_block // ours
         if request and told > held:
             self.expected.wait(request, names[told - 1])
 
@@ -247,7 +247,7 @@ class Source:
             named = self._name_equal(event, start.name, waited=waited)
         else:
             self._has_parts = True
-            self._largest = max(self._largest, event.block_tokens)
+            self.largest_block = max(self.largest_block, event.block_tokens)
             named = self._name_unequal(event, start, waited=waited)
         if self._waiting:
             self._claim_tiers(event)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from epp.model import EndpointId
+from epp.prefix.feed import sequence
 from epp.prefix.feed.audit import Audit
-from epp.prefix.feed.sequence import Sequence
 from epp.prefix.feed.trust import Confidence
 
 
@@ -24,7 +24,7 @@ class Engine:
         self.adapters = adapters  #: that engines told of, shared with the others
         self.endpoint_id = endpoint_id
         self.rank = rank
-        self.sequence = Sequence(can_ask=can_ask)
+        self.sequence = sequence.Sequence(can_ask=can_ask)
         self.audit = Audit()
         self.confidence = Confidence(self.sequence, self.audit)
         self.messages = 0  #: taken in, ever
@@ -50,6 +50,10 @@ class Engines:
         if not ranks:
             return None
         return ranks.get(rank) or next(iter(ranks.values()))
+
+    def of(self, endpoint_id: EndpointId) -> Sequence[Engine]:
+        """Return an endpoint's engines, one for each of its ranks."""
+        return tuple(self._engines.get(endpoint_id, {}).values())
 
     def add(self, endpoint_id: EndpointId, rank: int, *, can_ask: bool) -> Engine:
         """Return a new engine, in place of the one of its endpoint and rank."""

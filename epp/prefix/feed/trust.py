@@ -72,10 +72,17 @@ class Confidence:
         """Note any message."""
         self._told_at, self._owed_since = now, None
 
-    def computed(self, now: float) -> None:
-        """Note a request that made the engine compute at least a block, and is answered by now."""
+    def told_since(self, moment: float) -> bool:
+        """Whether any message came since then."""
+        return self._told_at is not None and self._told_at >= moment
+
+    def computed(self, now: float, *, told: bool) -> None:
+        """Note a request that made the engine compute at least a block, and is answered by now.
+
+        ``told`` says whether any message came since it was sent.
+        """
         self._picked = True
-        if self._owed_since is None:
+        if self._owed_since is None and not told:
             self._owed_since = now
 
     def silent_seconds(self, now: float) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from epp.collect.parse.engines import Engine, Engines, Reading
 from epp.collect.parse.prometheus import Selector
-from epp.model import CacheInfo, LoraInfo
+from epp.model import CacheCounts, CacheInfo, LoraInfo
 
 DATA = Path(__file__).parents[2] / "data" / "metrics"
 TYPE = "llm-d.ai/engine-type"
@@ -34,6 +34,23 @@ def test_a_loaded_vllm() -> None:
     assert reading.started == 1796092459.25
     assert reading.work == 3515.0
     assert reading.unreadable == 0
+
+
+def test_tokens_found_cached_are_counted_wherever_they_came_from() -> None:
+    text = """vllm:num_requests_running 1
+vllm:prefix_cache_queries_total{engine="0"} 100
+vllm:prefix_cache_queries_total{engine="1"} 20
+vllm:prefix_cache_hits_total{engine="0"} 32
+vllm:prefix_cache_hits_total{engine="1"} 16
+vllm:external_prefix_cache_hits_total{engine="0"} 8
+"""
+    assert read(text).load.counts == CacheCounts(120.0, 56.0)
+    assert read("vllm:num_requests_running 1\nvllm:prefix_cache_hits_total 3\n").load.counts is None
+    assert read(text.replace(" 16", " NaN")).load.counts is None
+    sglang = (
+        "sglang:num_running_reqs 1\nsglang:prompt_tokens_total 9\nsglang:cached_tokens_total 4\n"
+    )
+    assert read(sglang, engine="sglang").load.counts == CacheCounts(9.0, 4.0)
 
 
 def test_two_ranks_count_as_one_endpoint_with_the_cache_of_one_rank() -> None:

@@ -164,6 +164,48 @@ def test_answers_that_disagree_end_the_trust() -> None:
     assert case.made.trust(A.id).reason == "overestimated"
 
 
+def test_answers_of_a_burst_that_found_each_others_blocks_raise_no_doubt() -> None:
+    case = Case()
+    case.feed(A)
+    burst = []
+    for _ in range(4):
+        burst.append(case.ask())
+        case.made.picked(burst[-1], Pick((A,)))
+    for cached, request in zip((0, 144, 144, 144), burst, strict=True):
+        ending = Ending(Outcome.COMPLETED, 101.0, usage=Usage(160, 1, cached))
+        case.made.ended(request, Pick((A,)), ending)
+    assert case.made.engines.of(A.id)[0].audit.under == 0
+
+
+def test_a_decoding_engines_count_and_that_of_many_prompts_are_no_witness() -> None:
+    case = Case()
+    tell(case.feed(A), 0, 2)
+    ending = Ending(Outcome.COMPLETED, 101.0, usage=Usage(160, 1, 144))
+    several = Tokens(packed(IDS), 320, "client")
+    for _ in range(4):
+        case.made.ended(case.ask(), Pick((A,), prefill=B), ending)
+        asked = msgspec.structs.replace(case.ask(), tokens=several)
+        case.made.ended(asked, Pick((A,)), ending)
+    assert case.made.engines.of(A.id)[0].audit.answers == 0
+
+
+def test_an_engine_that_told_what_it_computed_owes_nothing_when_it_is_idle() -> None:
+    case = Case()
+    feed = case.feed(A)
+    request = case.ask()
+    case.made.picked(request, Pick((A,)))
+    tell(feed, 0, 10)
+    case.made.ended(request, Pick((A,)), Ending(Outcome.COMPLETED, 101.0, picked_at=100.0))
+    case.clock.advance(60.0)
+    assert case.made.trust(A.id).level is Level.EXACT
+    later = case.ask(list(range(160)))
+    picked_at = case.clock.now()
+    case.made.picked(later, Pick((A,)))
+    case.made.ended(later, Pick((A,)), Ending(Outcome.COMPLETED, 161.0, picked_at=picked_at))
+    case.clock.advance(10.0)
+    assert case.made.trust(A.id).reason == "no_events"
+
+
 def test_answers_as_foreseen_keep_the_trust() -> None:
     case = Case()
     tell(case.feed(A), 0, 10)

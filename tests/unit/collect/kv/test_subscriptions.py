@@ -12,6 +12,8 @@ from msgspec import structs
 
 from epp.collect.kv.sockets import context, opened
 from epp.fleet import free_port
+from epp.model import CacheCounts, Load
+from epp.prefix.feed.audit import Claim
 from epp.prefix.feed.trust import Level
 from epp.sim.tokenizer import text
 from tests.support.engine import served
@@ -52,6 +54,27 @@ def test_what_an_engine_computes_is_known_with_its_own_count_of_cached_tokens(la
                 assert held(made, b, A_TEXT) == 0
                 assert await asked(a, A_TEXT) == 96
                 assert level(made, a) is Level.EXACT
+
+    asyncio.run(run())
+
+
+def test_what_is_known_is_held_against_the_counters_that_an_engine_is_scraped_for() -> None:
+    async def run() -> None:
+        async with served(PUBLISHING) as [(_, port)]:
+            made = producer()
+            async with subscribed(made, endpoint(port)) as pool:
+                await exact(made, port)
+                audit = made.engines.of(endpoint(port).id)[0].audit
+                for number in range(4):
+                    counts = CacheCounts(8000.0 * number, 0.0)
+                    pool.set_load(endpoint(port).id, Load(at=float(number), counts=counts))
+                    read = audit.answers + (number > 0)
+                    await until(lambda read=read: audit.answers == read, "a comparison")
+                    await asyncio.sleep(0.15)  # two looks at each reading change nothing
+                    audit.picked(claim := Claim(8000, 4000))
+                    audit.ended(claim, computed=True)
+                assert (audit.answers, audit.over) == (3, 3)
+                await until(lambda: level(made, port) is Level.EXACT, "what it told, read again")
 
     asyncio.run(run())
 

@@ -8,12 +8,17 @@ Conversations repeat what they said. Between special tokens, as templates put th
 message, text is tokenized by itself; so pieces are remembered, and only the new tail of a
 conversation is tokenized. That holds where a piece's tokens do not depend on what stands before
 it: not for tokenizers that put a mark before the first word.
+
+Reading a tokenizer of 150,000 tokens takes 0.7 s, so where an event loop runs a thread reads it, and
+requests go on without meanwhile. Letting go of one holds the interpreter for 50 ms, so the last few
+are kept: a configuration that is read again has them at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -32,26 +37,47 @@ from epp.prefix.tokens.template import ChatTemplate, TemplateError
 THREADS = 2
 MOST_WAITING = 64  #: requests; more are not tokenized
 REMEMBERED_BYTES = 64 << 20  #: of text and token ids of pieces
+MOST_KEPT = 4  #: models that were read
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token")
 
 
+_log = logging.getLogger(__name__)
+_kept: OrderedDict[tuple[str, int], Model] = OrderedDict()
+"""Models that were read, by folder and time of the tokenizer's last change."""
+
+
 class Model:
-    """A model's tokenizer and template; not for several threads at once, but for one at a time.
+    """A model's tokenizer and template; not for several threads at once, but for one at a time."""
 
-    Raises:
-        ValueError: the folder does not hold one.
-    """
+    def __init__(
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        template: ChatTemplate | None,
+        split: re.Pattern[str] | None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._pieces = _Pieces(split)
 
-    def __init__(self, folder: str) -> None:
+    @classmethod
+    def read(cls, folder: str) -> Model:
+        """Read a model's folder.
+
+        Raises:
+            ValueError: the folder does not hold one.
+        """
         path = Path(folder)
         try:
             text = (path / "tokenizer.json").read_text(encoding="utf-8")
-            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+            tokenizer = tokenizers.Tokenizer.from_str(text)
             config = _json(path / "tokenizer_config.json")
         except Exception as error:
             raise ValueError(f"{folder!r} holds no tokenizer: {error}") from error
-        self._template = _template(path, config)
-        self._pieces = _Pieces(json.loads(text))
+        return cls(tokenizer, _template(path, config), _splitter(tokenizer))
+
+    def twin(self) -> Model:
+        """Return one for another thread, which remembers pieces of its own."""
+        return Model(self._tokenizer, self._template, self._pieces.split)
 
     def completion(self, text: str) -> bytes:
         """Return the token ids of a prompt, with what the tokenizer adds."""
@@ -74,15 +100,15 @@ class Model:
 class _Pieces:
     """Pieces of texts between special tokens, with their token ids."""
 
-    def __init__(self, tokenizer: Mapping[str, Any]) -> None:
+    def __init__(self, split: re.Pattern[str] | None) -> None:
+        self.split = split
         self._known: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
-        self._split = _splitter(tokenizer)
 
     def encode(self, text: str, encode: Any) -> bytes:
-        if self._split is None:
+        if self.split is None:
             return bytes(encode(text))
-        return b"".join([self._piece(each, encode) for each in self._split.split(text) if each])
+        return b"".join([self._piece(each, encode) for each in self.split.split(text) if each])
 
     def _piece(self, text: str, encode: Any) -> bytes:
         found = self._known.pop(text, None)
@@ -99,22 +125,35 @@ class _Pieces:
 class Local:
     """Tokenizes in threads.
 
+    Where an event loop runs, a thread reads the folder; what is wrong with it is said in the log.
+
     Args:
         folder: the model's.
         seconds: until a request goes on without.
+
+    Raises:
+        ValueError: the folder does not hold one.
     """
 
     def __init__(self, folder: str, *, seconds: float) -> None:
-        self._models = [Model(folder) for _ in range(THREADS)]
+        self._models: list[Model] = []
+        self._lacking = "loading"  # why there is no model, a fixed word; "" once there is
         self._seconds = seconds
         self._waiting = 0
         self._pool = ThreadPoolExecutor(THREADS, "tokens")
+        kept = _kept.get(_key(folder))
+        if kept is not None or not _loop_runs():
+            self._have(kept or Model.read(folder), folder)
+        else:
+            self._pool.submit(self._read, folder)
 
     async def tokens(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> Tokens:
         """See `Backend.tokens`."""
         del endpoints
         if request.multimodal:
             raise NoTokens("media")
+        if self._lacking:
+            raise NoTokens(self._lacking)
         if self._waiting >= MOST_WAITING:
             raise NoTokens("busy")
         self._waiting += 1
@@ -130,6 +169,20 @@ class Local:
         """See `Backend.close`."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def _read(self, folder: str) -> None:
+        try:
+            self._have(Model.read(folder), folder)
+        except ValueError as error:
+            self._lacking = "unusable"
+            _log.error("no prompt is tokenized: %s", error)
+
+    def _have(self, model: Model, folder: str) -> None:
+        self._models = [model.twin() for _ in range(THREADS)]
+        self._lacking = ""
+        _kept[_key(folder)] = model
+        while len(_kept) > MOST_KEPT:
+            _kept.popitem(last=False)
+
     def _done(self) -> None:
         self._waiting -= 1
 
@@ -142,6 +195,27 @@ class Local:
             return _tokens(model, form, body)
         finally:
             self._models.append(model)
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _key(folder: str) -> tuple[str, int]:
+    """Name what a folder holds.
+
+    Raises:
+        ValueError: there is no tokenizer.
+    """
+    path = Path(folder).resolve() / "tokenizer.json"
+    try:
+        return str(path), path.stat().st_mtime_ns
+    except OSError as error:
+        raise ValueError(f"{folder!r} holds no tokenizer: {error}") from error
 
 
 def _back(
@@ -191,15 +265,19 @@ def _content(token: Any) -> str:
     return str(token.get("content", "")) if isinstance(token, dict) else str(token)
 
 
-def _splitter(tokenizer: Mapping[str, Any]) -> re.Pattern[str] | None:
-    """Return what splits text at special tokens and keeps them; None if pieces are not independent."""
-    added = [each for each in tokenizer.get("added_tokens") or () if each.get("special")]
-    plain = not any(each.get("lstrip") or each.get("rstrip") for each in added)
-    if not added or not plain or tokenizer.get("normalizer") is not None:
+def _splitter(tokenizer: tokenizers.Tokenizer) -> re.Pattern[str] | None:
+    """Return what splits text at special tokens and keeps them; None if pieces are not independent.
+
+    The tokenizer tells its own parts: reading its file again would take as long as the first time.
+    """
+    added = [each for each in tokenizer.get_added_tokens_decoder().values() if each.special]
+    plain = not any(each.lstrip or each.rstrip for each in added)
+    if not added or not plain or tokenizer.normalizer is not None:
         return None
-    if not _is_bytes(tokenizer.get("pre_tokenizer") or {}):
+    cutter = tokenizer.pre_tokenizer
+    if cutter is None or not _is_bytes(json.loads(cutter.__getstate__())):
         return None
-    every = sorted((each["content"] for each in added), key=len, reverse=True)
+    every = sorted((each.content for each in added), key=len, reverse=True)
     return re.compile("(" + "|".join(map(re.escape, every)) + ")")
 
 

@@ -33,8 +33,9 @@ def request(body: Any, form: str = "chat", **more: Any) -> InferenceRequest:
 
 
 def told(folder: Path, asked: InferenceRequest, seconds: float = 10.0) -> Tokens:
+    backend = Local(str(folder), seconds=seconds)
+
     async def run() -> Tokens:
-        backend = Local(str(folder), seconds=seconds)
         try:
             return await backend.tokens(asked, ())
         finally:
@@ -71,13 +72,13 @@ def test_a_completion_has_the_ids_of_its_text_and_all_prompts_count(folder: Path
 def test_pieces_remembered_have_the_ids_of_the_whole(texts: list[str]) -> None:
     text = "<|im_end|>".join(texts)
     whole = MODEL._encode(text)
-    assert MODEL._pieces._split is not None
+    assert MODEL._pieces.split is not None
     assert MODEL._pieces.encode(text, MODEL._encode) == whole
     assert MODEL._pieces.encode(text, MODEL._encode) == whole  # and again, from memory
 
 
 def test_of_a_conversation_only_the_new_tail_is_tokenized(folder: Path) -> None:
-    model, asked = Model(str(folder)), []
+    model, asked = Model.read(str(folder)), []
     real = model._encode
 
     def counted(text: str) -> bytes:
@@ -108,8 +109,9 @@ def test_what_cannot_be_tokenized_says_why(
 
 
 def test_a_tokenizer_that_takes_too_long_is_not_waited_for(folder: Path) -> None:
+    backend = Local(str(folder), seconds=0.05)
+
     async def run() -> None:
-        backend = Local(str(folder), seconds=0.05)
         for model in backend._models:
             model._encode = lambda _: time.sleep(0.5) or b""  # type: ignore[method-assign]
         began = asyncio.get_running_loop().time()
@@ -122,8 +124,9 @@ def test_a_tokenizer_that_takes_too_long_is_not_waited_for(folder: Path) -> None
 
 
 def test_more_requests_than_may_wait_are_told_so(folder: Path) -> None:
+    backend = Local(str(folder), seconds=5.0)
+
     async def run() -> None:
-        backend = Local(str(folder), seconds=5.0)
         backend._waiting = local.MOST_WAITING
         with pytest.raises(NoTokens, match="busy"):
             await backend.tokens(request(say("x")), ())
@@ -155,7 +158,62 @@ def test_a_template_can_refuse_and_cannot_leave_its_sandbox(text: str) -> None:
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no tokenizer"):
-        Model(str(tmp_path))
+        Model.read(str(tmp_path))
+
+
+def test_where_a_loop_runs_a_thread_reads_the_folder_and_nothing_waits(tmp_path: Path) -> None:
+    tiny_model.make(tmp_path)
+
+    async def run() -> None:
+        backend = Local(str(tmp_path), seconds=5.0)
+        lacking = set()
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    assert (await backend.tokens(request(say("x")), ())).source == "local"
+                    break
+                except NoTokens as error:
+                    lacking.add(error.reason)
+                    await asyncio.sleep(0)
+        assert lacking <= {"loading"}
+        again = Local(str(tmp_path), seconds=5.0)  # as when a configuration is read again
+        assert (await again.tokens(request(say("x")), ())).source == "local"
+        await backend.close()
+        await again.close()
+
+    asyncio.run(run())
+
+
+def test_a_tokenizer_found_broken_later_is_told_of_and_requests_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+
+    async def run() -> None:
+        backend = Local(str(tmp_path), seconds=5.0)
+        async with asyncio.timeout(10):
+            while True:
+                with pytest.raises(NoTokens) as told:
+                    await backend.tokens(request(say("x")), ())
+                if told.value.reason == "unusable":
+                    break
+                await asyncio.sleep(0)
+        await backend.close()
+
+    asyncio.run(run())
+    assert "holds no tokenizer" in caplog.text
+
+
+def test_without_a_loop_or_without_the_file_a_folder_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds no tokenizer"):
+        Local(str(tmp_path), seconds=5.0)
+
+    async def run() -> None:
+        with pytest.raises(ValueError, match="holds no tokenizer"):
+            Local(str(tmp_path / "none"), seconds=5.0)
+
+    asyncio.run(run())
 
 
 def _model() -> Model:
@@ -163,7 +221,7 @@ def _model() -> Model:
 
     with tempfile.TemporaryDirectory() as folder:
         tiny_model.make(Path(folder))
-        return Model(folder)
+        return Model.read(folder)
 
 
 MODEL = _model()

@@ -11,98 +11,23 @@ that ``approx-prefix-cache-producer`` has, and all that there is where no token 
 
 from __future__ import annotations
 
-import importlib.util
-import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import msgspec
-from msgspec import Meta
 
 from epp import plugin
 from epp.config.units import parse_duration
 from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Outcome, Pick, PrefixMatch
 from epp.prefix.approx import ApproxPrefixCacheProducer
 from epp.prefix.exact.events import Tier
-from epp.prefix.exact.index import MOST_BYTES, ExactIndex, Known
-from epp.prefix.exact.keys import Keys, Prompt
+from epp.prefix.exact.index import ExactIndex, Known
+from epp.prefix.exact.keys import Prompt
 from epp.prefix.feed.audit import Claim, claim
 from epp.prefix.feed.engine import Engine, Engines
 from epp.prefix.feed.trust import EXPECTED_SECONDS, Level, Trust
-
-Port = Annotated[int, Meta(ge=0, le=65_535)]
-Positive = Annotated[int, Meta(gt=0)]
-_TIERS: Mapping[str, Tier] = {
-    "gpu": Tier.GPU, "cpu": Tier.CPU, "disk": Tier.DISK, "shared": Tier.SHARED,
-}  # fmt: skip
-
-
-class TokenProcessorConfig(plugin.Params, frozen=True):
-    """How blocks are cut and named."""
-
-    block_size_tokens: Positive = 16  #: tokens per block; the engines' own size is the best
-    hash_seed: str = ""  #: secret of the names of blocks, equal in all replicas; "": random
-    hash_algorithm: Literal["", "cbor-fnv", "xxh64", "xxhash"] = ""  #: accepted; ours is XXH3
-
-
-class BlockIndexConfig(plugin.Params, frozen=True):
-    """Where blocks are kept: in memory, whatever is asked for."""
-
-    in_memory_config: dict[str, Any] | None = None  #: accepted; `max_bytes` is the bound
-    cost_aware_memory_config: dict[str, Any] | None = None  #: likewise
-    redis_config: dict[str, Any] | None = None  #: refused: replicas read the engines themselves
-    enable_metrics: bool = True  #: accepted: metrics cost nothing
-    metrics_logging_interval: int | str = 0  #: accepted; nothing is logged
-    max_bytes: Positive = MOST_BYTES  #: ours: memory of the index, a hard bound
-
-
-class Backend(plugin.Params, frozen=True):
-    """What a block is worth where it lies."""
-
-    name: str  #: gpu, cpu, disk or shared
-    weight: Annotated[float, Meta(ge=0, le=1)] = 1.0  #: 1 is a block that is computed already
-
-
-_BACKENDS = (Backend(name="gpu"), Backend(name="cpu", weight=0.8))
-
-
-class IndexerConfig(plugin.Params, frozen=True):
-    """Of the index."""
-
-    kv_block_index_config: BlockIndexConfig = BlockIndexConfig()
-    kv_cache_backend_configs: tuple[Backend, ...] = _BACKENDS  #: others are worth 0.8
-
-
-class PodDiscoveryConfig(plugin.Params, frozen=True):
-    """Where an endpoint publishes."""
-
-    socket_port: Port = 5557  #: plus the rank
-    replay_socket_port: Port = 0  #: answers who asks for old events, plus the rank; 0 is none
-    ask_sources: bool = True  #: ours: read both from the engine's ``/kv_event_sources``, if told
-    pod_label_selector: str = ""  #: accepted; the pool's endpoints count
-    pod_namespace: str = ""  #: likewise
-
-
-class CurveConfig(plugin.Params, frozen=True):
-    """Files with keys of CURVE, in ZMQ's Z85 text."""
-
-    server_key_file: str  #: the engines' public key
-    public_key_file: str  #: ours
-    secret_key_file: str
-
-
-class KVEventsConfig(plugin.Params, frozen=True):
-    """How events come."""
-
-    topic_filter: str = "kv@"  #: beginning of topics, at `zmq_endpoint`; elsewhere all are read
-    concurrency: int = 4  #: accepted; events are read on the event loop, in small slices
-    engine_type: Literal["vllm", "sglang"] = "vllm"  #: accepted; both are understood at once
-    discover_pods: bool = True  #: connect to every endpoint of the pool
-    pod_discovery_config: PodDiscoveryConfig = PodDiscoveryConfig()
-    zmq_endpoint: str = ""  #: listen here instead, as ``tcp://*:5557``, for engines that connect
-    curve: CurveConfig | None = None  #: ours: encrypt, and trust nobody else
+from epp.prefix.precise_settings import PreciseParams, check, keys_of, weights_of
 
 
 class ExactMatch(PrefixMatch, frozen=True, kw_only=True):
@@ -125,28 +50,21 @@ class PrecisePrefixCacheProducer:
     type: ClassVar[str] = "precise-prefix-cache-producer"
     stability: ClassVar[plugin.Stability] = "beta"
 
-    class Params(plugin.Params, frozen=True):
-        token_processor_config: TokenProcessorConfig = TokenProcessorConfig()
-        indexer_config: IndexerConfig = IndexerConfig()
-        kv_events_config: KVEventsConfig = KVEventsConfig()
-        speculative_indexing: bool = False  #: accepted: what is picked is expected in any case
-        speculative_ttl: str = msgspec.field(default="", name="speculativeTTL")
-        """How long that is believed without an event; "" is 2s, and 2m of engines without events."""
-        tokenizers_pool_config: dict[str, Any] | None = None  #: refused; see ``token-producer``
+    Params = PreciseParams
 
-    def __init__(self, params: Params, tools: plugin.Tools) -> None:
-        _check(params)
+    def __init__(self, params: PreciseParams, tools: plugin.Tools) -> None:
+        check(params)
         self.params = params
         self.engines = Engines()  #: whose events come in; a collector adds them
         self.sources: Counter[tuple[str, str]] = Counter()
         """Requests by what told of them, and why nothing better did: fixed words."""
         blocks, index = params.token_processor_config, params.indexer_config
         self.index = ExactIndex(
-            Keys((blocks.hash_seed.encode() or secrets.token_bytes(32),)),
+            keys_of(blocks),
             block_tokens=blocks.block_size_tokens,
             most_bytes=index.kv_block_index_config.max_bytes,
         )
-        self._weights = _weights(index.kv_cache_backend_configs)
+        self._weights = weights_of(index.kv_cache_backend_configs)
         self._ttl = parse_duration(params.speculative_ttl) if params.speculative_ttl else None
         self._name = tools.name or self.type
         self._clock, self._ledger = tools.clock, tools.ledger
@@ -213,6 +131,18 @@ class PrecisePrefixCacheProducer:
         for request in self.index.computed(endpoint_id, rank=rank):
             self.computed_prompts += self._ledger.computed(endpoint_id, request)
 
+    def rotate(self) -> bool:
+        """Read the file of secrets again; say whether others name blocks from now on.
+
+        Raises:
+            ValueError: it cannot be used; nothing has changed.
+        """
+        keys = keys_of(self.params.token_processor_config)
+        changed = keys != self.index.keys
+        if changed:
+            self.index.rotate(keys)
+        return changed
+
     def trust(self, endpoint_id: EndpointId, rank: int = 0) -> Trust:
         """Return how far what an endpoint told may be believed."""
         engine = self.engines.get(endpoint_id, rank)
@@ -276,7 +206,7 @@ class PrecisePrefixCacheProducer:
         else:
             seconds = self._ttl
         self.index.expect(
-            endpoint.id, known.chains[0], until=self._clock.now() + seconds, rank=rank,
+            endpoint.id, known.chain_of(endpoint.id), until=self._clock.now() + seconds, rank=rank,
             held=known.blocks.get(endpoint.id, 0), request=request.id,
         )  # fmt: skip
 
@@ -345,30 +275,3 @@ def _shown(engine: Engine, now: float) -> Mapping[str, Any]:
         "underestimated": engine.audit.under,
         "lagSeconds": engine.lag,
     }
-
-
-def _weights(backends: Sequence[Backend]) -> tuple[float, ...]:
-    told = {_TIERS[each.name.lower()]: each.weight for each in backends}
-    gpu = told.get(Tier.GPU, 1.0)
-    return tuple(gpu if tier is Tier.EXPECTED else told.get(tier, 0.8) for tier in Tier)
-
-
-def _check(params: PrecisePrefixCacheProducer.Params) -> None:
-    """Refuse what cannot be done.
-
-    Raises:
-        ValueError: and why.
-    """
-    if importlib.util.find_spec("zmq") is None:
-        raise ValueError("KV events need pyzmq: install epp[precise]")
-    if params.tokenizers_pool_config:
-        raise ValueError("tokenizersPoolConfig is refused: use a token-producer with a tokenizer")
-    if params.indexer_config.kv_block_index_config.redis_config:
-        raise ValueError("redisConfig is refused: every replica reads the engines' events itself")
-    for backend in params.indexer_config.kv_cache_backend_configs:
-        if backend.name.lower() not in _TIERS:
-            raise ValueError(f"kvCacheBackendConfigs: {backend.name!r} is none of {list(_TIERS)}")
-    curve = params.kv_events_config.curve
-    for path in () if curve is None else msgspec.structs.astuple(curve):
-        if not Path(path).is_file():
-            raise ValueError(f"kvEventsConfig.curve: there is no file {path!r}")

@@ -12,7 +12,7 @@ import msgspec
 
 from epp.collect.kv.link import Where
 from epp.model import Endpoint
-from epp.prefix.precise import PodDiscoveryConfig
+from epp.prefix.precise_settings import PodDiscoveryConfig
 
 PATH = "/kv_event_sources"
 ANY = ("*", "0.0.0.0", "[::]", "::")

@@ -25,9 +25,11 @@ from epp.collect.kv.sockets import context
 from epp.model import Endpoint, EndpointId
 from epp.pool import Pool
 from epp.prefix.feed.audit import Audit
-from epp.prefix.precise import CurveConfig, PrecisePrefixCacheProducer
+from epp.prefix.precise import PrecisePrefixCacheProducer
+from epp.prefix.precise_settings import CurveConfig
 
 TICK_SECONDS = 0.1
+ROTATE_SECONDS = 5.0  #: between two looks for other secrets
 EXPIRE_SECONDS = 1.0  #: between two looks for what was expected in vain
 PAGE_SECONDS = 2.0  #: that an engine may take to tell where it publishes
 ASK_SECONDS = 5.0  #: between two tries, doubled each time
@@ -62,7 +64,8 @@ class Subscriptions:
         self._asking: dict[EndpointId, _Asking] = {}
         self._named: dict[tuple[str, int], Link] = {}  # by topic's name of the pod and rank
         self._tasks: set[asyncio.Task[None]] = set()
-        self._expired_at = 0.0
+        self._expired_at = self._rotated_at = 0.0
+        self._wrong = ""  # with the file of secrets
 
     async def run(self) -> None:
         """Subscribe to all endpoints that there are, at any time."""
@@ -182,8 +185,24 @@ class Subscriptions:
         if now - self._expired_at >= EXPIRE_SECONDS:
             self._expired_at = now
             self.producer.index.expire(now)
+        self._rotate(now)
         if self.producer.index.sweeping:
             self.producer.index.sweep(SWEEP)
+
+    def _rotate(self, now: float) -> None:
+        """Look for other secrets in their file, if there is one; what is wrong changes nothing."""
+        named = self.producer.params.token_processor_config
+        if not named.hash_seed_file or now - self._rotated_at < ROTATE_SECONDS:
+            return
+        self._rotated_at, wrong = now, ""
+        try:
+            if self.producer.rotate():
+                _log.info("blocks are named by other secrets, of %s", named.hash_seed_file)
+        except ValueError as error:
+            wrong = str(error)
+            if wrong != self._wrong:
+                _log.warning("the secrets stay as they were: %s", error)
+        self._wrong = wrong
 
     def _audit(self, endpoint_id: EndpointId, audit: Audit) -> None:
         """Compare an engine's counters, as last scraped, with what is known of it."""

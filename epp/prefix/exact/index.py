@@ -54,6 +54,12 @@ class Known(msgspec.Struct, frozen=True):
     lower: Mapping[EndpointId, TierCounts] = {}  #: of these, by tier, where some are not on the GPU
     ranks: Mapping[EndpointId, int] = NO_RANKS
     """Which rank holds them, of endpoints that have several."""
+    by: Mapping[EndpointId, int] = NO_RANKS
+    """Which of `chains` they are named by; absent means the first."""
+
+    def chain_of(self, endpoint_id: EndpointId) -> tuple[BlockHash, ...]:
+        """Return the names by which an endpoint goes on with the prompt."""
+        return self.chains[self.by.get(endpoint_id, 0)]
 
 
 class ExactIndex:
@@ -91,6 +97,11 @@ class ExactIndex:
         self._live = 0  # bits of slots in use
         self._free: list[int] = []
         self._dropped: list[Source] = []
+
+    @property
+    def keys(self) -> Keys:
+        """The secrets that name blocks."""
+        return self._shelf.keys
 
     def join(self, endpoint_id: EndpointId, rank: int = 0, *, model: str = "") -> None:
         """Begin to hold what a rank of an endpoint tells; it holds nothing from now on.
@@ -259,19 +270,20 @@ class ExactIndex:
         blocks: dict[EndpointId, int] = {}
         lower: dict[EndpointId, TierCounts] = {}
         ranks: dict[EndpointId, int] = {}
-        for slots in found:
+        by: dict[EndpointId, int] = {}
+        for number, slots in enumerate(found):
             for members, count in slots.groups:
                 for slot in bits(members):
                     endpoint_id = self._endpoints[slot]
                     if count <= blocks.get(endpoint_id, 0):
                         continue
-                    blocks[endpoint_id] = count
+                    blocks[endpoint_id], by[endpoint_id] = count, number
                     lower.pop(endpoint_id, None)
                     if slot in slots.lower:
                         lower[endpoint_id] = slots.lower[slot]
                     if endpoint_id in self._ranked:
                         ranks[endpoint_id] = self._ranks[slot]
-        return Known(chains, blocks, lower, ranks)
+        return Known(chains, blocks, lower, ranks, by)
 
 
 def _size(group: tuple[int, int]) -> int:

@@ -66,6 +66,12 @@ class Keys:
             raise ValueError(f"1 to {MOST_SECRETS} secrets are needed, not {len(secrets)}")
         self._secrets = tuple(secret[:SECRET_BYTES] for secret in secrets)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keys) and self._secrets == other._secrets
+
+    def __hash__(self) -> int:
+        return hash(self._secrets)
+
     def root(self, model: str, salt: str = "") -> int:
         """Return what a prompt's first block is chained on, by the first secret."""
         return _root(self._secrets[0], model, salt)

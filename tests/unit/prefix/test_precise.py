@@ -215,6 +215,50 @@ def test_answers_as_foreseen_keep_the_trust() -> None:
     assert case.made.trust(A.id).level is Level.EXACT
 
 
+def test_a_new_secret_at_the_top_of_the_file_loses_nothing_and_old_prompts_go_on(tmp_path) -> None:
+    file = tmp_path / "secrets"
+    file.write_text("first\n")
+    case = Case(tokenProcessorConfig={"hashSeedFile": str(file)})
+    feed = case.feed(A)
+    tell(feed, 0, 4)
+    assert not case.made.rotate()
+    file.write_text("second\nfirst\n\n")
+    assert case.made.rotate()
+    request = case.ask()
+    assert held(request) == {"a": 4}
+    case.ledger.reserve(A, 96, request=request.id)
+    case.made.picked(request, Pick((A,)))
+    assert held(case.ask()) == {"a": 10}  # expected by the names that the engine goes on with
+    event = ["BlockStored", [5, 6, 7, 8, 9, 10], 4, IDS[64:], 16]
+    payload = msgspec.msgpack.encode([1.0, [event], 0])
+    feed.heard(Message("", 1, payload), 100.0, 100.0)
+    while feed.busy:
+        feed.advance()
+    assert case.ledger.get(A.id).tokens == 0
+    case.made.index.expire(1000.0)
+    assert held(case.ask()) == {"a": 10}
+    file.write_text("second\n")
+    case.made.rotate()
+    assert held(case.ask()) == {}
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "a\nb\nc\nd\ne\n"], ids=["none", "blank", "five"])
+def test_a_file_of_secrets_that_cannot_be_used_is_refused_and_changes_nothing(
+    tmp_path, text: str
+) -> None:
+    file = tmp_path / "secrets"
+    file.write_text(text)
+    with pytest.raises(ValueError, match="secrets': 1 to 4 secrets are needed"):
+        Case(tokenProcessorConfig={"hashSeedFile": str(file)})
+    file.write_text("good")
+    case = Case(tokenProcessorConfig={"hashSeedFile": str(file)})
+    tell(case.feed(A), 0, 4)
+    file.unlink()
+    with pytest.raises(ValueError, match="No such file"):
+        case.made.rotate()
+    assert held(case.ask()) == {"a": 4}
+
+
 def test_an_adapter_is_told_apart_once_an_engine_named_it() -> None:
     case = Case()
     feed = case.feed(A)
@@ -235,6 +279,10 @@ def test_an_adapter_is_told_apart_once_an_engine_named_it() -> None:
         ({"tokenizersPoolConfig": {"a": 1}}, "use a token-producer"),
         ({"indexerConfig": {"kvBlockIndexConfig": {"redisConfig": {"address": "x"}}}}, "redisConfig"),
         ({"indexerConfig": {"kvCacheBackendConfigs": [{"name": "tape"}]}}, "'tape' is none of"),
+        (
+            {"tokenProcessorConfig": {"hashSeed": "a", "hashSeedFile": "/b"}},
+            "two sources of secrets",
+        ),
         ({"speculativeTTL": "soon"}, "'soon' is not a duration"),
         (
             {"kvEventsConfig": {"curve": dict.fromkeys(

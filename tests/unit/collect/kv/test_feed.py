@@ -15,7 +15,7 @@ from epp.collect.parse.kv_messages import END, Message
 from epp.model import EndpointId
 from epp.prefix.exact.events import Removed
 from epp.prefix.feed.engine import Engines
-from epp.prefix.precise import PodDiscoveryConfig
+from epp.prefix.precise_settings import PodDiscoveryConfig
 from tests.support.kv import A, held, index, prompt, stored
 from tests.support.kv_feeds import endpoint
 

@@ -10,9 +10,11 @@ import pytest
 import zmq
 from msgspec import structs
 
+from epp.collect.kv import subscriptions
 from epp.collect.kv.sockets import context, opened
 from epp.fleet import free_port
 from epp.model import CacheCounts, Load
+from epp.prefix.exact.keys import Keys
 from epp.prefix.feed.audit import Claim
 from epp.prefix.feed.trust import Level
 from epp.sim.tokenizer import text
@@ -75,6 +77,31 @@ def test_what_is_known_is_held_against_the_counters_that_an_engine_is_scraped_fo
                     audit.ended(claim, computed=True)
                 assert (audit.answers, audit.over) == (3, 3)
                 await until(lambda: level(made, port) is Level.EXACT, "what it told, read again")
+
+    asyncio.run(run())
+
+
+def test_secrets_are_read_again_as_their_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(subscriptions, "ROTATE_SECONDS", 0.02)
+
+    async def run() -> None:
+        file = tmp_path / "secrets"
+        file.write_text("first")
+        made = producer({"tokenProcessorConfig": {"hashSeedFile": str(file)}})
+        async with served(PUBLISHING) as [(_, port)], subscribed(made, endpoint(port)):
+            await exact(made, port)
+            await asked(port, A_TEXT)
+            await until(lambda: held(made, port, A_TEXT) == 6, "the blocks")
+            file.write_text("second\nfirst")
+            await until(lambda: made.index.keys == Keys((b"second", b"first")), "the new secret")
+            assert held(made, port, A_TEXT) == 6
+            file.write_text("")
+            await until(lambda: "the secrets stay as they were" in caplog.text, "a warning")
+            await asyncio.sleep(0.3)
+            assert caplog.text.count("the secrets stay") == 1
+            assert held(made, port, A_TEXT) == 6
 
     asyncio.run(run())
 

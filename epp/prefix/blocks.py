@@ -43,10 +43,15 @@ class Runs:
     """Hashes of runs of blocks seen lately: conversations repeat what they said before.
 
     A run is known by its own hash and that of its parent, so a known one costs one hash instead
-    of `RUN`. Two generations: what is not asked for again is gone after ``most`` new ones.
+    of many. Two generations: what is not asked for again is gone after ``most`` new ones.
+
+    Args:
+        most: runs of a generation.
+        length: blocks of a run. Longer ones cost less, and a longer tail is hashed block by block.
     """
 
-    def __init__(self, most: int = 4096) -> None:
+    def __init__(self, most: int = 4096, *, length: int = RUN) -> None:
+        self.length = length
         self._most = most
         self._young: dict[tuple[int, int], tuple[int, ...]] = {}
         self._old: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -87,12 +92,13 @@ def block_hashes(
     chain: list[int] = []
     parent, whole = root, 0
     if runs is not None:
-        whole = count - count % RUN
-        for start in range(0, whole * size, RUN * size):
-            key = (parent, xxh3_64_intdigest(prompt[start : start + RUN * size]))
+        whole = count - count % runs.length
+        step = runs.length * size
+        for start in range(0, whole * size, step):
+            key = (parent, xxh3_64_intdigest(prompt[start : start + step]))
             run = runs.get(key)
             if run is None:
-                run = _chain(prompt, parent, range(start, start + RUN * size, size))
+                run = _chain(prompt, parent, range(start, start + step, size))
                 runs.put(key, run)
             chain += run
             parent = run[-1]

@@ -9,7 +9,7 @@ no other (extendible hashing). Within a segment it is linear probing.
 A row is dead when its last column is 0. Its key stays, and so does what it said, until the segment
 is full: engines evict and store the same blocks again and again.
 
-Hot path: `Table.find` 0.25 us, `Table.put` 0.3 us, `Table.find_many` 0.06 us a key in bulk.
+Hot path: `Table.find` 0.25 us, `Table.put` 0.3 us, `Table.find_many` 0.02 to 0.07 us a key in bulk.
 
 **Source:** Fagin, Nievergelt, Pippenger, Strong: Extendible Hashing (1979).
 """
@@ -31,6 +31,9 @@ FILL, CROWDED = 5 / 8, 7 / 16
 """A segment with so much of it taken is full; and is split if so much is alive."""
 
 ABSENT = -1
+FEW = 32  #: keys that are looked for one by one: 0.3 us each, where a step for all takes 6 us
+
+_HOME = np.uint64(HOME)
 
 
 class Slab:
@@ -155,19 +158,30 @@ class Table:
         slab, within = self._slab, self._within
         if not self._starts.size:
             self._starts = np.array(self._directory, np.intp) * slab.rows
+        rows: Rows = ((keys >> _HOME) & np.uint64(within)).view(np.intp)
         # A shift by all 64 bits is undefined: a single segment is addressed by no bits.
-        top = (keys >> np.uint64(self._shift)).astype(np.intp) if self._depth else 0
-        starts = np.broadcast_to(self._starts[top], keys.shape)
-        offsets: Rows = (keys >> np.uint64(HOME)).astype(np.intp) & within
-        rows: Rows = starts + offsets
-        found = slab.keys[rows]
-        astray = np.flatnonzero((found != keys) & (found != 0))
-        while astray.size:
-            offsets[astray] = (offsets[astray] + 1) & within
-            rows[astray] = starts[astray] + offsets[astray]
-            found = slab.keys[rows[astray]]
-            astray = astray[(found != keys[astray]) & (found != 0)]
+        top = (keys >> np.uint64(self._shift)).view(np.intp) if self._depth else None
+        rows += self._starts[0] if top is None else self._starts.take(top)
+        found = slab.keys.take(rows)
+        astray = ((found != keys) & (found != 0)).nonzero()[0]
+        while astray.size > FEW:
+            ahead = rows.take(astray)
+            ahead = (ahead & ~within) | ((ahead + 1) & within)
+            rows[astray] = ahead
+            found = slab.keys.take(ahead)
+            astray = astray[(found != keys.take(astray)) & (found != 0)]
+        if astray.size:
+            pairs = zip(keys.take(astray).tolist(), rows.take(astray).tolist(), strict=True)
+            rows[astray] = [self._ahead(key, row) for key, row in pairs]
         return rows
+
+    def _ahead(self, key: int, row: int) -> int:
+        """Return the row of ``key``, which lies after ``row``; or the empty row before it."""
+        keys, within = self._keys, self._within
+        start, offset = row & ~within, (row + 1) & within
+        while (found := keys[start + offset]) != key and found:
+            offset = (offset + 1) & within
+        return start + offset
 
     def drop(self, segment: int) -> None:
         """Give one of its segments back. After the first, nothing but this may be asked of it."""

@@ -284,7 +284,7 @@ def test_policies_that_count_say_so_in_their_status() -> None:
     asyncio.run(main())
 
 
-def test_without_the_right_to_write_statuses_it_asks_once() -> None:
+def test_without_the_right_to_write_statuses_it_asks_less_and_less() -> None:
     async def main() -> None:
         async with followed(pools=POOL) as it:
             it.kube.refuse(403, times=10**6, verbs=("patch",))

@@ -289,13 +289,12 @@ class FakeKube:
         if verb == "delete":
             self.remove(collection, name)
             return web.json_response(_status(200, "deleted"))
+        stale = ((body or {}).get("metadata") or {}).get("resourceVersion")
+        if stale and stale != old["metadata"]["resourceVersion"]:
+            return _refusal(409, f'Operation cannot be fulfilled on "{name}": modified')
         if verb == "patch":
             body = {**old, "status": _merge(old.get("status", {}), (body or {}).get("status", {}))}
             assert sub == "status"
-        if verb == "replace":
-            stale = body["metadata"].get("resourceVersion")
-            if stale and stale != old["metadata"]["resourceVersion"]:
-                return _refusal(409, f'Operation cannot be fulfilled on "{name}": modified')
         return web.json_response(old if verb == "get" else self.put(collection, body))
 
     async def _watch(self, request: web.Request, collection: str) -> web.StreamResponse:

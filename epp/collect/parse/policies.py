@@ -55,6 +55,8 @@ class _RewriteSpec(msgspec.Struct, rename="camel"):
 class _Metadata(msgspec.Struct):
     name: str
     generation: int | None = None
+    uid: str = ""
+    version: str = msgspec.field(default="", name="resourceVersion")
 
 
 class _Status(msgspec.Struct):
@@ -92,6 +94,8 @@ class Seen(msgspec.Struct, frozen=True):
     unreadable: str = ""  #: why it cannot be read
     generation: int = 0
     conditions: tuple[Mapping[str, Any], ...] = ()
+    uid: str = ""
+    version: str = ""  #: of the whole object
 
 
 def see(manifest: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Policy | None]) -> Seen:
@@ -102,7 +106,14 @@ def see(manifest: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Policy 
     except ValueError as error:
         return Seen(_about(manifest, "name"), unreadable=str(error))
     about, status = told.metadata, told.status or _Status()
-    return Seen(about.name, policy, "", about.generation or 0, tuple(status.conditions or ()))
+    return Seen(
+        about.name,
+        policy,
+        generation=about.generation or 0,
+        conditions=tuple(status.conditions or ()),
+        uid=about.uid,
+        version=about.version,
+    )
 
 
 def read_objective(manifest: Mapping[str, Any], pool: PoolName) -> Policy | None:

@@ -165,10 +165,10 @@ class StrictKube(FakeKube):
                 raise Refused(403, f'serviceaccount "{account}" not found')
 
     def _changed_by(self, call: _Call, old: Object, body: Object) -> Object:
+        stale = (body.get("metadata") or {}).get("resourceVersion")
+        if stale and stale != old["metadata"]["resourceVersion"]:
+            raise Refused(409, f'Operation cannot be fulfilled on "{call.name}": modified')
         if call.verb == "replace":
-            stale = (body.get("metadata") or {}).get("resourceVersion")
-            if stale and stale != old["metadata"]["resourceVersion"]:
-                raise Refused(409, f'Operation cannot be fulfilled on "{call.name}": modified')
             return body
         if call.content not in {MERGE, APPLY}:
             raise Refused(415, f"the body of the request was in an unknown format: {call.content}")

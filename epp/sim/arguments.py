@@ -7,6 +7,7 @@ import argparse
 from epp.arguments import add_options, read_options
 from epp.sim import profiles
 from epp.sim.options import EngineOptions
+from epp.sim.transfer.faults import FAULTS
 
 HELPS = {
     "host": "address to listen on",
@@ -38,6 +39,17 @@ HELPS = {
     "kv_events_buffer": "messages kept for who asks",
     "kv_events_drop": "fraction of messages never sent, to test routers",
     "data_parallel_rank": "told with KV events, and added to their ports",
+    "role": "prefill keeps KV for who asks with kv_transfer_params, decode fetches it, both does "
+    "both; without one these parameters are ignored",
+    "kv_side_channel_port": "where KV is fetched; 0 takes a free one",
+    "kv_lease_duration": "seconds for which KV is kept for who asked",
+    "kv_load_failure_policy": "fail or recompute, of KV that cannot be fetched",
+    "kv_connect_timeout": "seconds for the engine that has KV to answer",
+    "kv_transfer_latency": "seconds that each transfer takes",
+    "kv_transfer_rate": "and tokens in a second",
+    "kv_faults": "what goes wrong with prefills, to test routers: "
+    + "; ".join(f"{name} {what}" for name, what in FAULTS.items()),
+    "kv_fault_rate": "fraction of prefills with which one of them does",
 }
 
 

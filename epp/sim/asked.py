@@ -64,6 +64,7 @@ class Asked(msgspec.Struct, frozen=True):
     salt: str = ""  #: ``cache_salt``
     seed: int = 0
     request_id: str = ""  #: from the body
+    kv_transfer_params: Any = None  #: as given; `epp.sim.transfer.params` understands them
 
 
 def _invalid(kind: str, loc: str, message: str, value: str) -> Refused:
@@ -164,6 +165,7 @@ def read(api: str, body: dict[str, Any]) -> Asked:
         salt=salt if isinstance(salt, str) else "",
         seed=_int(sampling, "seed", 0) or 0,
         request_id=str(body.get("request_id") or ""),
+        kv_transfer_params=body.get("kv_transfer_params"),
     )
 
 

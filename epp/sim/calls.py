@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from epp.sim.asked import NATURAL_TOKENS, Asked, Refused
 from epp.sim.cache import Ids
 from epp.sim.model import Finished, Request
 from epp.sim.openai import Choice, Spent
+from epp.sim.transfer.params import NOTHING, Take, Transfer
+
+_SPOILED = 7919  #: added to a choice, so that its answer is another
 
 Event = tuple[int, int, Finished | None]  #: choice, tokens made so far, its end
 
@@ -19,10 +23,16 @@ Event = tuple[int, int, Finished | None]  #: choice, tokens made so far, its end
 class Plan:
     """What one sequence will do: decided when it is asked, so that its blocks can be hashed."""
 
-    def __init__(self, request: Request, output: Ids) -> None:
+    def __init__(self, request: Request, prompt: Ids, output: Ids) -> None:
         self.request = request
+        self.prompt = prompt
         self.output = output
         self.pieces = output.astype("<u4").tobytes()  #: four bytes per token
+
+    def spoil(self) -> None:
+        """Answer something else: the KV that the answer is made from is not this prompt's."""
+        self.output = tokenizer.answer(self.prompt, len(self.output), choice=_SPOILED)
+        self.pieces = self.output.astype("<u4").tobytes()
 
     def piece(self, token: int) -> bytes:
         """The text of one output token, counted from 0."""
@@ -73,7 +83,9 @@ class Room:
             return room, "length"
         return natural, "stop"
 
-    def plan(self, asked: Asked, names: Sequence[str], adapter: str) -> list[Plan]:
+    def plan(
+        self, asked: Asked, names: Sequence[str], adapter: str, transfer: Transfer = NOTHING
+    ) -> list[Plan]:
         """Plan all sequences of a request; ``names[i]`` is the id of choice ``i``."""
         chained_on = cache.root(adapter=adapter, salt=asked.salt)
         plans = []
@@ -86,8 +98,12 @@ class Room:
             whole = np.concatenate((prompt, output)) if tokens else prompt
             hashes = cache.block_hashes(whole, self.block_tokens, chained_on)
             told = whole.astype("<u4").tobytes() if self.tells_tokens else b""
-            request = Request(name, len(prompt), tokens, hashes, adapter, reason, told, asked.salt)
-            plans.append(Plan(request, output))
+            request = Request(
+                *(name, len(prompt), tokens, hashes, adapter, reason, told, asked.salt),
+                fetches=transfer.take is not None,
+                keeps=transfer.keeps,
+            )
+            plans.append(Plan(request, prompt, output))
         return plans
 
 
@@ -95,10 +111,19 @@ class Call:
     """The sequences of one HTTP request; the engine's results go in, events come out."""
 
     def __init__(
-        self, asked: Asked, plans: Sequence[Plan], *, details: bool, block_tokens: int
+        self,
+        asked: Asked,
+        plans: Sequence[Plan],
+        *,
+        details: bool,
+        block_tokens: int,
+        take: Take | None = None,
     ) -> None:
         self.asked = asked
+        self.take = take
         self.plans = plans
+        self.transfer: Mapping[str, Any] | None = None  #: tells where a prefill's KV is
+        self.failure: Refused | None = None  #: why it has no answer
         self.open = len(plans)  #: sequences that have not ended
         self._details = details
         self._block_tokens = block_tokens
@@ -117,6 +142,11 @@ class Call:
         """Note the end of a choice without a token."""
         self._note(index, end)
 
+    def fail(self, why: Refused) -> None:
+        """End all choices: the call is answered with an error."""
+        self.failure, self.open = self.failure or why, 0
+        self._wake()
+
     def _note(self, index: int, end: Finished | None) -> None:
         if end is not None:
             if self._ends[index] is not None:
@@ -124,6 +154,9 @@ class Call:
             self._ends[index] = end
             self.open -= 1
         self._events.append((index, self._made[index], end))
+        self._wake()
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done() and self._due():
             self._waiter.set_result(None)
 
@@ -138,11 +171,15 @@ class Call:
         events, self._events = self._events, []
         return events
 
+    @property
+    def cached(self) -> int:
+        """Prompt tokens found in the cache, by choices that have ended."""
+        firsts = self._ends[:: self.asked.n]
+        return sum(end.cached_tokens for end in firsts if end is not None)
+
     def spent(self) -> Spent:
-        """Token counts so far; cached ones are known of choices that have ended."""
-        asked = self.asked
-        firsts = self._ends[:: asked.n]
-        cached = sum(end.cached_tokens for end in firsts if end is not None)
+        """Token counts so far."""
+        asked, cached = self.asked, self.cached
         prompt, output = sum(map(len, asked.prompts)), sum(self._made)
         if not self._details:
             return Spent(prompt, output, None)
@@ -154,6 +191,11 @@ class Call:
     def choices(self) -> list[Choice]:
         """Return the answers of a call that has ended."""
         return [
-            Choice(index, plan.output[: self._made[index]], end.reason if end else "abort")
+            Choice(
+                index,
+                plan.output[: self._made[index]],
+                end.reason if end else "abort",
+                self.transfer,
+            )
             for index, (plan, end) in enumerate(zip(self.plans, self._ends, strict=True))
         ]

@@ -11,6 +11,10 @@ so decodes always go first. Then waiting requests are admitted first come, first
 are places, budget, and blocks for the whole sequence. When a running sequence finds no block, the one
 admitted last is preempted: its blocks are freed and it is computed again, from the front of the
 queue. A cached prefix never covers the last token: at least one token is computed.
+
+A request whose KV another engine has gets its blocks when its turn comes, waits for the transfer
+outside the batch, and then goes before all others. One whose KV another engine wants leaves its
+blocks behind on a lease.
 """
 
 from __future__ import annotations
@@ -20,48 +24,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from epp.sim.cache import BlockCache
-from epp.sim.model import Config, Finished, Request, Sealed, StepResult, Totals
-
-
-class _Sequence:
-    """A request under way."""
-
-    __slots__ = (
-        "admitted_at",
-        "arrived_at",
-        "blocks",
-        "cached",
-        "computed",
-        "emitted",
-        "first_at",
-        "held",
-        "last_at",
-        "preemptions",
-        "request",
-        "running",
-        "sealed",
-        "share",
-    )
-
-    def __init__(self, request: Request, at: float) -> None:
-        self.request = request
-        self.arrived_at = at
-        self.admitted_at: float | None = None
-        self.first_at: float | None = None
-        self.last_at = at
-        self.computed = 0  #: leading tokens whose KV is there
-        self.emitted = 0  #: output tokens
-        self.cached = 0
-        self.preemptions = 0
-        self.running = False
-        self.blocks = 0  #: blocks in use
-        self.held: list[int] = []  #: those of them known by hash
-        self.sealed = 0  #: full blocks already looked at
-        self.share = 0  #: tokens in the step under way
-
-    @property
-    def tokens(self) -> int:
-        return self.request.prompt_tokens + self.emitted
+from epp.sim.model import Config, Finished, Request, Sealed, StepResult, Totals, UnderWay
+from epp.sim.transfer.leases import Leases
 
 
 class Engine:
@@ -73,10 +37,14 @@ class Engine:
         self.totals = Totals()
         self.deferred = 0  #: requests passed over in the last step: no room for their adapter
         self._random = random.Random(seed)
-        self._sequences: dict[str, _Sequence] = {}
-        self._waiting: deque[_Sequence] = deque()
-        self._running: list[_Sequence] = []
-        self._batch: list[_Sequence] = []  #: the step under way
+        self._sequences: dict[str, UnderWay] = {}
+        self.leases = Leases(self.cache, config.lease_seconds)
+        self._waiting: deque[UnderWay] = deque()
+        self._fetching: dict[str, UnderWay] = {}
+        self._fetched: deque[UnderWay] = deque()  #: hold all the blocks that they need
+        self._to_fetch: list[str] = []
+        self._running: list[UnderWay] = []
+        self._batch: list[UnderWay] = []  #: the step under way
         self._duration = 0.0
         self._sealed: list[Sealed] = []
 
@@ -96,7 +64,7 @@ class Engine:
         needed = self._blocks_for(request.prompt_tokens + request.output_tokens)
         if needed > self.cache.capacity:
             raise ValueError(f"needs {needed} KV blocks of {self.cache.capacity}")
-        sequence = _Sequence(request, at)
+        sequence = UnderWay(request, at)
         self._sequences[request.id] = sequence
         self._waiting.append(sequence)
 
@@ -107,11 +75,24 @@ class Engine:
             return None
         if sequence.running:
             self._running.remove(sequence)
-            self._free(sequence)
-        else:
-            self._waiting.remove(sequence)
+        elif self._fetching.pop(request_id, None) is None:
+            queue = self._fetched if sequence in self._fetched else self._waiting
+            queue.remove(sequence)
+        self._free(sequence)
         sequence.share = 0
         return self._story(sequence, "abort", at)
+
+    def fetched(self, request_id: str, *, good: bool = True) -> None:
+        """Say that a transfer is over; without its KV the prompt is computed here."""
+        sequence = self._fetching.pop(request_id, None)
+        if sequence is None:
+            return  # aborted meanwhile
+        if good:
+            prompt = sequence.request.prompt_tokens
+            sequence.external, sequence.computed = prompt - sequence.computed, prompt
+            self._seal(sequence)
+            sequence.computed = prompt - 1
+        self._fetched.append(sequence)
 
     # --- instructions out --------------------------------------------------------------
 
@@ -128,6 +109,11 @@ class Engine:
             return None
         self._duration = self._cost()
         return self._duration
+
+    def to_fetch(self) -> list[str]:
+        """Return the requests whose KV is to be fetched, since this was last asked."""
+        asked, self._to_fetch = self._to_fetch, []
+        return asked
 
     def complete(self, at: float) -> StepResult:
         """Apply the step that ends at ``at``; an empty result if none is under way."""
@@ -169,7 +155,7 @@ class Engine:
     @property
     def waiting(self) -> int:
         """Requests that are not in the batch."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._fetching) + len(self._fetched)
 
     @property
     def kv_usage(self) -> float:
@@ -216,6 +202,8 @@ class Engine:
     def _admit(self, budget: int, at: float) -> None:
         """Take waiting requests into the batch, first come, first served."""
         config, passed_over = self.config, []
+        while self._fetched and budget > 0 and len(self._running) < config.max_num_seqs:
+            budget -= self._resume(self._fetched.popleft(), budget, at)
         adapters = self.running_adapters()
         while self._waiting and budget > 0 and len(self._running) < config.max_num_seqs:
             sequence = self._waiting[0]
@@ -229,11 +217,17 @@ class Engine:
             self._waiting.popleft()
             if adapter:
                 adapters.add(adapter)
-            budget -= self._start(sequence, hits, budget, at)
+            self._hold(sequence, hits)
+            if sequence.request.fetches and not sequence.preemptions:
+                self._grow(sequence, sequence.tokens)
+                self._fetching[sequence.request.id] = sequence
+                self._to_fetch.append(sequence.request.id)
+                continue
+            budget -= self._resume(sequence, budget, at)
         self._waiting.extendleft(reversed(passed_over))
-        self.deferred = len(passed_over)
+        self.deferred = len(passed_over) + len(self._fetching)
 
-    def _hits(self, sequence: _Sequence) -> Sequence[int]:
+    def _hits(self, sequence: UnderWay) -> Sequence[int]:
         """Return the leading blocks of ``sequence`` that are cached, never the last token's."""
         if not self.config.prefix_caching:
             return ()
@@ -241,17 +235,21 @@ class Engine:
         limit = (sequence.tokens - 1) // self.config.block_tokens
         return blocks[: self.cache.match(blocks, limit)]
 
-    def _start(self, sequence: _Sequence, hits: Sequence[int], budget: int, at: float) -> int:
-        """Put a waiting sequence into the batch; return its share of the budget."""
+    def _hold(self, sequence: UnderWay, hits: Sequence[int]) -> None:
+        """Let a waiting sequence use its cached blocks."""
         self.cache.hold(hits)
         sequence.held = list(hits)
         sequence.blocks = sequence.sealed = len(hits)
         sequence.computed = len(hits) * self.config.block_tokens
         if sequence.admitted_at is None:
-            sequence.admitted_at = at
             sequence.cached = sequence.computed
+
+    def _resume(self, sequence: UnderWay, budget: int, at: float) -> int:
+        """Put a sequence into the batch; return its share of the budget."""
+        if sequence.admitted_at is None:
+            sequence.admitted_at = at
             self.totals.queried_tokens += sequence.tokens
-            self.totals.hit_tokens += sequence.computed
+            self.totals.hit_tokens += sequence.cached
         share = min(sequence.tokens - sequence.computed, budget)
         self._grow(sequence, sequence.computed + share)
         sequence.running = True
@@ -259,11 +257,11 @@ class Engine:
         self._batch_up(sequence, share)
         return share
 
-    def _batch_up(self, sequence: _Sequence, share: int) -> None:
+    def _batch_up(self, sequence: UnderWay, share: int) -> None:
         sequence.share = share
         self._batch.append(sequence)
 
-    def _preempt(self, sequence: _Sequence) -> None:
+    def _preempt(self, sequence: UnderWay) -> None:
         """Free the last of the batch and put it in front of the queue, to be computed again."""
         self._running.pop()
         self._free(sequence)
@@ -293,7 +291,7 @@ class Engine:
             seconds *= max(1.0 + self._random.gauss(0.0, self.config.jitter), 0.1)
         return seconds
 
-    def _emit(self, sequence: _Sequence, at: float, firsts: list[float], gaps: list[float]) -> None:
+    def _emit(self, sequence: UnderWay, at: float, firsts: list[float], gaps: list[float]) -> None:
         sequence.emitted += 1
         self.totals.output_tokens += 1
         if sequence.first_at is None:
@@ -304,19 +302,23 @@ class Engine:
             gaps.append(at - sequence.last_at)
         sequence.last_at = at
 
-    def _count_prompt(self, sequence: _Sequence) -> None:
+    def _count_prompt(self, sequence: UnderWay) -> None:
         self.totals.prompt_tokens += sequence.request.prompt_tokens
-        self.totals.computed_tokens += sequence.request.prompt_tokens - sequence.cached
+        self.totals.external_tokens += sequence.external
+        here = sequence.request.prompt_tokens - sequence.cached - sequence.external
+        self.totals.computed_tokens += here
 
-    def _finish(self, sequence: _Sequence, at: float) -> Finished:
+    def _finish(self, sequence: UnderWay, at: float) -> Finished:
         if sequence.first_at is None:
             self._count_prompt(sequence)
         self._running.remove(sequence)
+        if sequence.request.keeps and sequence.request.reason == "length":
+            self._keep(sequence, at)
         self._free(sequence)
         del self._sequences[sequence.request.id]
         return self._story(sequence, sequence.request.reason, at)
 
-    def _story(self, sequence: _Sequence, reason: str, at: float) -> Finished:
+    def _story(self, sequence: UnderWay, reason: str, at: float) -> Finished:
         return Finished(
             sequence.request.id,
             reason,
@@ -328,6 +330,7 @@ class Engine:
             sequence.admitted_at,
             sequence.first_at,
             at,
+            sequence.external,
         )
 
     # --- blocks ----------------------------------------------------------------------------
@@ -335,7 +338,7 @@ class Engine:
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.config.block_tokens)
 
-    def _grow(self, sequence: _Sequence, tokens: int) -> bool:
+    def _grow(self, sequence: UnderWay, tokens: int) -> bool:
         """Take blocks until ``tokens`` fit; False if there are not enough."""
         missing = self._blocks_for(tokens) - sequence.blocks
         if missing <= 0:
@@ -345,7 +348,7 @@ class Engine:
         sequence.blocks += missing
         return True
 
-    def _seal(self, sequence: _Sequence) -> None:
+    def _seal(self, sequence: UnderWay) -> None:
         """Make the blocks that became full known by their hash."""
         full = min(sequence.computed // self.config.block_tokens, len(sequence.request.blocks))
         if not self.config.prefix_caching:
@@ -365,7 +368,13 @@ class Engine:
             first = self._sealed.pop().first
         self._sealed.append(Sealed(request, first, position + 1))
 
-    def _free(self, sequence: _Sequence) -> None:
+    def _keep(self, sequence: UnderWay, at: float) -> None:
+        """Leave the blocks on a lease."""
+        blocks = (sequence.held, sequence.blocks - len(sequence.held))
+        self.leases.add(sequence.request.id, blocks, at)
+        sequence.held, sequence.blocks = [], 0
+
+    def _free(self, sequence: UnderWay) -> None:
         self.cache.release(sequence.held, sequence.blocks - len(sequence.held))
         sequence.held = []
         sequence.blocks = sequence.sealed = 0

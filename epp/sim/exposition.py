@@ -10,7 +10,7 @@ runs faster than life reports what its clients see.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from epp.sim.engine import Engine
 from epp.sim.model import Finished, StepResult
@@ -64,6 +64,14 @@ class Histogram:
         yield f"# HELP {name}_created {self.help}"
         yield f"# TYPE {name}_created gauge"
         yield f"{name}_created{plain} {created}"
+
+
+More = Callable[[str, float], Iterable[str]]
+"""Renders what else a server counts: takes the labels of all series, and when it began."""
+
+
+def _no_more(labels: str, created: float) -> Iterable[str]:
+    return ()
 
 
 class Metrics:
@@ -123,7 +131,9 @@ class Metrics:
         self._prompt.observe(finished.prompt_tokens)
         self._output.observe(finished.output_tokens)
         self._preemptions.observe(finished.preemptions)
-        self._computed.observe(finished.prompt_tokens - finished.cached_tokens)
+        self._computed.observe(
+            finished.prompt_tokens - finished.cached_tokens - finished.external_tokens
+        )
         arrived, ended = finished.arrived_at, finished.ended_at
         admitted = arrived if finished.admitted_at is None else max(finished.admitted_at, arrived)
         first = ended if finished.first_token_at is None else finished.first_token_at
@@ -144,13 +154,14 @@ class Metrics:
 
     # --- the text --------------------------------------------------------------------------
 
-    def render(self, now: float, *, asleep: bool = False) -> str:
+    def render(self, now: float, *, asleep: bool = False, more: More = _no_more) -> str:
         """Return the exposition text; ``now`` in seconds since 1970."""
         lines = [*self._gauges(asleep=asleep), *self._counters()]
         before, after = self._labels.split(",")
         labels = f"{before},{{le}}{after}"
         for histogram in self._histograms():
             lines.extend(histogram.lines(labels, self._created))
+        lines.extend(more(self._labels, self._created))
         lines.extend(self._cache_info())
         if self._options.adapters:
             self.note_adapters(now)
@@ -201,15 +212,16 @@ class Metrics:
 
     def _counters(self) -> Iterator[str]:
         totals = self._engine.totals
-        cached = totals.prompt_tokens - totals.computed_tokens
+        external = totals.external_tokens
+        cached = totals.prompt_tokens - totals.computed_tokens - external
         plain = {
             "prefix_cache_queries": ("Tokens looked up in the cache.", totals.queried_tokens),
             "prefix_cache_hits": ("Tokens found in the cache.", totals.hit_tokens),
-            "external_prefix_cache_queries": ("Tokens looked up elsewhere.", 0),
-            "external_prefix_cache_hits": ("Tokens found elsewhere.", 0),
+            "external_prefix_cache_queries": ("Tokens looked up elsewhere.", external),
+            "external_prefix_cache_hits": ("Tokens found elsewhere.", external),
             "num_preemptions": ("Preemptions.", totals.preemptions),
             "prompt_tokens": ("Prompt tokens.", totals.prompt_tokens),
-            "prompt_tokens_cached": ("Prompt tokens found cached.", cached),
+            "prompt_tokens_cached": ("Prompt tokens found cached.", cached + external),
             "generation_tokens": ("Output tokens.", totals.output_tokens),
         }
         for name, (text, value) in plain.items():
@@ -217,7 +229,7 @@ class Metrics:
         sources = {
             ',source="local_compute"': totals.computed_tokens,
             ',source="local_cache_hit"': cached,
-            ',source="external_kv_transfer"': 0,
+            ',source="external_kv_transfer"': external,
         }
         yield from self._counter("prompt_tokens_by_source", "Prompt tokens by source.", sources)
         yield from self._successes_lines()

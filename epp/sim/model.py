@@ -21,6 +21,8 @@ class Request(msgspec.Struct, frozen=True):
     reason: str = "length"  #: why it ends after ``output_tokens``: "length" or "stop"
     tokens: bytes = b""  #: ids of prompt and output, four bytes each; only if a journal tells them
     salt: str = ""  #: of the prompt's first block, likewise
+    fetches: bool = False  #: its prompt's KV comes from another engine
+    keeps: bool = False  #: another engine will fetch its prompt's KV
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -35,6 +37,7 @@ class Config(msgspec.Struct, frozen=True):
     prefix_caching: bool = True
     jitter: float = 0.0  #: standard deviation of a step's duration, as a fraction of it
     journal: bool = False  #: keep what `Engine.news` tells
+    lease_seconds: float = 30.0  #: for what ended requests leave to other engines
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -58,6 +61,7 @@ class Finished(msgspec.Struct, frozen=True):
     admitted_at: float | None
     first_token_at: float | None
     ended_at: float
+    external_tokens: int = 0  #: prompt tokens fetched from another engine
 
 
 class StepResult(msgspec.Struct, frozen=True):
@@ -76,8 +80,52 @@ class Totals(msgspec.Struct):
     """Counts since the start."""
 
     prompt_tokens: int = 0  #: of requests whose prompt was computed
-    computed_tokens: int = 0  #: part of them not found in the cache
+    computed_tokens: int = 0  #: part of them not found in the cache, nor fetched
+    external_tokens: int = 0  #: part of them fetched from other engines
     output_tokens: int = 0
     queried_tokens: int = 0  #: tokens looked up in the cache, at first admissions
     hit_tokens: int = 0  #: and found
     preemptions: int = 0
+
+
+class UnderWay:
+    """A request in the engine, as far as it has come; only the engine writes it."""
+
+    __slots__ = (
+        "admitted_at",
+        "arrived_at",
+        "blocks",
+        "cached",
+        "computed",
+        "emitted",
+        "external",
+        "first_at",
+        "held",
+        "last_at",
+        "preemptions",
+        "request",
+        "running",
+        "sealed",
+        "share",
+    )
+
+    def __init__(self, request: Request, at: float) -> None:
+        self.request = request
+        self.arrived_at = at
+        self.admitted_at: float | None = None
+        self.first_at: float | None = None
+        self.last_at = at
+        self.computed = 0  #: leading tokens whose KV is there
+        self.emitted = 0  #: output tokens
+        self.cached = 0
+        self.external = 0  #: tokens fetched from another engine
+        self.preemptions = 0
+        self.running = False
+        self.blocks = 0  #: blocks in use
+        self.held: list[int] = []  #: those of them known by hash
+        self.sealed = 0  #: full blocks already looked at
+        self.share = 0  #: tokens in the step under way
+
+    @property
+    def tokens(self) -> int:
+        return self.request.prompt_tokens + self.emitted

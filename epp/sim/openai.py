@@ -8,7 +8,7 @@ a chunk is a join of bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -30,6 +30,7 @@ class Choice(msgspec.Struct, frozen=True):
     index: int
     ids: Ids
     reason: str  #: "stop", "length" or "abort"
+    transfer: Mapping[str, Any] | None = None  #: ``kv_transfer_params`` of its request's answer
 
     @property
     def text(self) -> str:
@@ -164,7 +165,7 @@ class Completion(_Chunks):
                 "service_tier": None,
                 "system_fingerprint": FINGERPRINT,
                 "usage": spent.usage(),
-                "kv_transfer_params": None,
+                "kv_transfer_params": choices[0].transfer,
                 "ec_transfer_params": None,
                 "metrics": None,
             }
@@ -217,7 +218,7 @@ class Chat(_Chunks):
                 "prompt_logprobs": None,
                 "prompt_token_ids": self.asked.prompts[0].tolist() if ids else None,
                 "prompt_text": None,
-                "kv_transfer_params": None,
+                "kv_transfer_params": choices[0].transfer,
                 "ec_transfer_params": None,
                 "metrics": None,
             }

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from epp.errors import ConfigError
 from epp.sim import profiles
 from epp.sim.kv_events import LAYOUTS
 from epp.sim.model import Config
+from epp.sim.transfer.faults import FAULTS
+from epp.sim.transfer.params import ROLES, Role
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -42,6 +46,15 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_events_buffer: int = 10_000  #: messages kept for replays
     kv_events_drop: float = 0.0  #: fraction of messages numbered and never sent; for tests
     data_parallel_rank: int = 0
+    role: Role = ""  #: with one, KV is given to other engines or fetched from them
+    kv_side_channel_port: int = 0  #: where other engines fetch KV; 0 takes a free one
+    kv_lease_duration: float = 30.0  #: engine's seconds for which KV is kept for others
+    kv_load_failure_policy: str = "fail"  #: or "recompute": of KV that cannot be fetched
+    kv_connect_timeout: float = 5.0  #: engine's seconds, for an engine that has KV to answer
+    kv_transfer_latency: float = 0.005  #: engine's seconds that each transfer takes
+    kv_transfer_rate: float = 100_000.0  #: and tokens per second; 13 GB/s for an 8B model
+    kv_faults: tuple[str, ...] = ()  #: what goes wrong with prefills, drawn by chance; for tests
+    kv_fault_rate: float = 1.0  #: fraction of prefills with which one of them does
 
     def config(self) -> Config:
         """Return the engine's configuration.
@@ -60,6 +73,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
             max_adapters=self.max_adapters,
             jitter=self.jitter,
             journal=self.publishes,
+            lease_seconds=self.kv_lease_duration,
         )
 
     @property
@@ -80,11 +94,23 @@ class EngineOptions(msgspec.Struct, frozen=True):
         for field, value in least.items():
             if value < 1:
                 raise ConfigError(f"engine option {field} is too small: {getattr(self, field)}")
-        if self.speed <= 0:
-            raise ConfigError(f"engine option speed must be > 0, not {self.speed}")
-        for field in ("fail_rate", "kv_events_drop"):
+        for field in ("speed", "kv_lease_duration", "kv_connect_timeout", "kv_transfer_rate"):
+            if (number := getattr(self, field)) <= 0:
+                raise ConfigError(f"engine option {field} must be > 0, not {number}")
+        for field in ("fail_rate", "kv_events_drop", "kv_fault_rate"):
             if not 0.0 <= (share := getattr(self, field)) <= 1.0:
                 raise ConfigError(f"engine option {field} must be within 0..1, not {share}")
-        if self.kv_events_layout not in LAYOUTS:
-            layout, known = self.kv_events_layout, ", ".join(LAYOUTS)
-            raise ConfigError(f"engine option kv_events_layout is one of {known}, not {layout!r}")
+        self._check_words()
+
+    def _check_words(self) -> None:
+        words: dict[str, Sequence[str]] = {
+            "kv_events_layout": LAYOUTS,
+            "kv_load_failure_policy": ("fail", "recompute"),
+            "role": ROLES,
+        }
+        given = [(field, getattr(self, field), known) for field, known in words.items()]
+        given += [("kv_faults", fault, tuple(FAULTS)) for fault in self.kv_faults]
+        for field, value, known in given:
+            if value not in known:
+                names = ", ".join(filter(None, known))
+                raise ConfigError(f"engine option {field} is one of {names}, not {value!r}")

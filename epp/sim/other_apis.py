@@ -64,6 +64,7 @@ class Generate:
                 "created": self.created,
                 "usage": spent.usage(),
                 **dict.fromkeys(nothing),
+                "kv_transfer_params": choices[0].transfer,
                 "output_mode": "tokens",
                 "choices": [
                     _generated(
@@ -142,7 +143,10 @@ class Messages:
 
     def whole(self, choices: Sequence[Choice], spent: Spent) -> bytes:
         content = [{"type": "text", "text": choice.text} for choice in choices]
-        return encode(self._message(content, LIMITED[choices[0].reason], spent))
+        message = self._message(content, LIMITED[choices[0].reason], spent)
+        if choices[0].transfer is not None:
+            message["kv_transfer_params"] = choices[0].transfer
+        return encode(message)
 
 
 class Responses:
@@ -236,7 +240,8 @@ class Responses:
 
     def whole(self, choices: Sequence[Choice], spent: Spent) -> bytes:
         status = "incomplete" if choices[0].reason == "length" else "completed"
-        return encode(self._response(status, self._output(choices[0].text), spent))
+        response = self._response(status, self._output(choices[0].text), spent)
+        return encode({**response, "kv_transfer_params": choices[0].transfer})
 
 
 class Embeddings(Completion):

@@ -22,12 +22,25 @@ class Pacer:
     """Drives one engine; all methods are called on the event loop it was made on."""
 
     def __init__(
-        self, engine: Engine, *, speed: float, on_step: Callable[[StepResult], None]
+        self,
+        engine: Engine,
+        *,
+        speed: float,
+        on_step: Callable[[StepResult], None],
+        on_fetch: Callable[[str], None] = lambda request_id: None,
     ) -> None:
-        """Start the clock; ``on_step`` is called with each step's result at its end."""
+        """Start the clock.
+
+        Args:
+            engine: to drive.
+            speed: virtual seconds per real one.
+            on_step: called with each step's result at its end.
+            on_fetch: called with each request whose KV is to be fetched; `fetched` is the answer.
+        """
         self.engine = engine
         self._speed = speed
         self._on_step = on_step
+        self._on_fetch = on_fetch
         self._loop = asyncio.get_running_loop()
         self._origin = self._loop.time()
         self._timer: asyncio.Handle | None = None
@@ -46,6 +59,11 @@ class Pacer:
     def abort(self, request_id: str) -> Finished | None:
         """See `Engine.abort`."""
         return self.engine.abort(request_id, self.now())
+
+    def fetched(self, request_id: str, *, good: bool) -> None:
+        """See `Engine.fetched`."""
+        self.engine.fetched(request_id, good=good)
+        self._set_off()
 
     @property
     def asleep(self) -> bool:
@@ -89,6 +107,8 @@ class Pacer:
                 start, self._end = self._end, None
                 self._on_step(self.engine.complete(start))
             duration = self.engine.begin(start)
+            for request_id in self.engine.to_fetch():
+                self._on_fetch(request_id)
             if duration is None:
                 return
             self._end = start + duration

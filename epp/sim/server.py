@@ -17,30 +17,40 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import uvloop
 from aiohttp import web
 
-from epp import __version__
 from epp.model import join_host_port
-from epp.sim import token_routes
 from epp.sim.asked import Asked, Refused, read, read_json
 from epp.sim.calls import Call, Room
 from epp.sim.engine import Engine
 from epp.sim.exposition import Metrics
 from epp.sim.model import Finished, StepResult
-from epp.sim.openai import Answer
+from epp.sim.openai import DONE, Answer
 from epp.sim.options import EngineOptions
 from epp.sim.other_apis import SHAPES
 from epp.sim.pacer import Pacer
-from epp.sim.token_routes import answered
+from epp.sim.routes import tokens
+from epp.sim.routes.about import About, add_load
+from epp.sim.routes.tokens import answered
+from epp.sim.transfer import params
+from epp.sim.transfer.fetches import Fetches
+from epp.sim.transfer.params import Crashed
+from epp.sim.transfer.transfers import Transfers, too_few
 
 if TYPE_CHECKING:
     from epp.sim.publisher import Publisher
 
 NAME_HEADER = "x-engine-name"  #: ours: which engine answered
+LOOKS = 0.5  #: engine's seconds between two looks at what is kept for too long
+DEAD = Refused(
+    500,
+    "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+    kind="InternalServerError",
+)
 GRACE = 2.0  #: real seconds that aborted answers may take to be written
 STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8"}
 PATHS = {
@@ -81,6 +91,9 @@ class EngineServer:
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self.transfers = Transfers(options, self.engine)
+        self.died = asyncio.Event()  #: of a request that no engine survives
+        self._fetches = Fetches(self.transfers, self._slots.__getitem__)
 
     # --- life ----------------------------------------------------------------------------
 
@@ -94,7 +107,11 @@ class EngineServer:
             from epp.sim.publisher import Publisher  # noqa: PLC0415 - pyzmq is an extra
 
             self._publisher = Publisher(self.options, self.engine)
-        self._pacer = Pacer(self.engine, speed=self.options.speed, on_step=self._on_step)
+        self._pacer = Pacer(
+            self.engine, speed=self.options.speed, on_step=self._on_step, on_fetch=self._on_fetch
+        )
+        await self.transfers.start()
+        self._expiry = asyncio.get_running_loop().create_task(self._expire())
         self._runner = web.AppRunner(
             self._app(), handler_cancellation=True, access_log=None, shutdown_timeout=GRACE
         )
@@ -117,10 +134,13 @@ class EngineServer:
                     await self._idle.wait()
             except TimeoutError:
                 pass  # what is left is aborted below
-        await self._site.stop()
+        if not self.died.is_set():
+            await self._site.stop()
         self._abort_all()
         await self._runner.cleanup()
         self._pacer.stop()
+        self._expiry.cancel()
+        await self.transfers.stop()
         if self._publisher is not None:
             self._publisher.close()
 
@@ -137,20 +157,23 @@ class EngineServer:
         )
         for path, api in PATHS.items():
             app.router.add_post(path, self._handler(api))
-        app.router.add_get("/metrics", self._get_metrics)
-        app.router.add_get("/v1/models", self._get_models)
-        app.router.add_get("/version", self._get_version)
-        app.router.add_get("/load", self._get_load)
-        for path in ("/health", "/ping"):
-            app.router.add_get(path, self._get_health)
-        app.router.add_post("/ping", self._get_health)
-        token_routes.add(app, self._room)
-        app.router.add_get("/kv_event_sources", self._get_kv_event_sources)
-        app.router.add_post("/reset_prefix_cache", self._reset_prefix_cache)
-        app.router.add_post("/sleep", self._sleep)
-        app.router.add_post("/wake_up", self._wake_up)
-        app.router.add_get("/is_sleeping", self._is_sleeping)
+        tokens.add(app, self._room)
+        self._about().add(app)
         return app
+
+    def _about(self) -> About:
+        return About(
+            self.options,
+            self._pacer,
+            max_model_len=self._room.max_model_len,
+            render=self._render,
+            publisher=self._publisher,
+            dead=self.died.is_set,
+        )
+
+    def _render(self) -> str:
+        asleep = self._pacer.asleep
+        return self._metrics.render(time.time(), asleep=asleep, more=self.transfers.lines)
 
     @web.middleware
     async def _edges(
@@ -163,6 +186,9 @@ class EngineServer:
             response = await handler(request)
         except Refused as refused:
             response = answered(refused.body(), refused.status)
+        except Crashed:
+            await self._die()
+            response = answered(DEAD.body(), DEAD.status)
         except web.HTTPException as error:
             response = answered({"detail": error.reason}, error.status)
             if "Allow" in error.headers:
@@ -179,6 +205,8 @@ class EngineServer:
             if self._draining:
                 message = "cannot schedule new futures after shutdown"
                 raise Refused(500, message, kind="InternalServerError")
+            if self.died.is_set():
+                raise DEAD
             asked = read(api, read_json(request.headers.get("content-type", ""), raw))
             return await self._infer(request, self._accept(asked))
 
@@ -209,29 +237,49 @@ class EngineServer:
         prefix, shape = SHAPES[asked.api]
         given = request.headers.get("x-request-id") or asked.request_id
         answer = shape(prefix + (given or uuid.uuid4().hex[:16]), int(time.time()), asked)
-        call = self._submit(asked)
+        wanted = params.read(asked.kv_transfer_params, self.options.role)
+        fault = self.transfers.faults.draw() if wanted.keeps else ""
+        await self._suffer(request, fault)
+        call = self._submit(asked, wanted)
         try:
             if asked.stream:
                 return await self._stream(request, call, answer)
             while call.open:
                 await call.events()
-            response = answered(answer.whole(call.choices(), call.spent()))
-            self._add_load(request, response)
+            if call.failure is not None:
+                raise call.failure
+            if wanted.keeps:
+                call.transfer = self.transfers.offer(call.plans[0], call.cached, fault=fault)
+            whole = answer.whole(call.choices(), call.spent())
+            response = answered(whole[: len(whole) // 2] if fault == "malformed" else whole)
+            add_load(request, response, self.engine)
             return response
         finally:
             self._forget(call)
 
-    def _submit(self, asked: Asked) -> Call:
+    async def _suffer(self, request: web.Request, fault: str) -> None:
+        """Let a prefill go wrong before anything is computed."""
+        if fault == "error":
+            raise Refused(500, "Internal server error", kind="InternalServerError")
+        if fault == "hang":
+            await asyncio.Event().wait()
+        if fault == "disconnect" and request.transport is not None:
+            request.transport.abort()
+
+    def _submit(self, asked: Asked, wanted: params.Transfer) -> Call:
         adapter = asked.model if asked.model in self.options.adapters else ""
         count = len(asked.prompts) * asked.n
         names = [str(self._serial + index) for index in range(count)]
         self._serial += count
-        plans = self._room.plan(asked, names, adapter)
+        plans = self._room.plan(asked, names, adapter, wanted)
+        if wanted.take is not None and too_few(wanted.take, plans, self.options.block_size):
+            raise Crashed("fewer blocks than the prompt needs")
         call = Call(
             asked,
             plans,
             details=self.options.prompt_tokens_details,
             block_tokens=self.options.block_size,
+            take=wanted.take,
         )
         for index, plan in enumerate(plans):
             self._slots[plan.request.id] = (call, index)
@@ -242,8 +290,11 @@ class EngineServer:
     def _forget(self, call: Call) -> None:
         """Drop what is left of a call, ended or given up by its client."""
         for plan in call.plans:
-            if self._slots.pop(plan.request.id, None) is not None and call.open:
-                self._pacer.abort(plan.request.id)
+            name = plan.request.id
+            if self._slots.pop(name, None) is None:
+                continue
+            early = self._pacer.abort(name) is not None
+            self._fetches.forget(name, call.take if early else None)
         if not self._slots:
             self._idle.set()
 
@@ -257,12 +308,15 @@ class EngineServer:
         while not closed:
             events = await call.events()
             closed = call.open == 0  # and then these are the last events
+            if call.failure is not None:
+                parts.append(b"data: " + call.failure.body() + b"\n\n" + DONE)
+                events, opened = [], True
             for index, made, end in events:
                 if not opened:
                     parts.append(answer.opening(msgspec.structs.replace(call.spent(), output=0)))
                     opened = True
                 parts.append(self._chunk(call, answer, index, made, end))
-            if closed:
+            if closed and call.failure is None:
                 parts.append(answer.closing(call.spent()))
             try:
                 await response.write(b"".join(parts))
@@ -297,75 +351,24 @@ class EngineServer:
         if self.options.adapters:
             self._metrics.note_adapters(time.time())
 
-    def _add_load(self, request: web.Request, response: web.Response) -> None:
-        """Report load in a header where the client asks for it (ORCA)."""
-        wanted = request.headers.get("endpoint-load-metrics-format", "").upper()
-        waiting, usage = float(self.engine.waiting), self.engine.kv_usage
-        if wanted == "TEXT":
-            text = (
-                f"TEXT named_metrics.num_requests_waiting={waiting}, "
-                f"named_metrics.kv_cache_usage_perc={usage}"
-            )
-            response.headers["endpoint-load-metrics"] = text
-        elif wanted == "JSON":
-            named = {"num_requests_waiting": waiting, "kv_cache_usage_perc": usage}
-            text = msgspec.json.encode({"named_metrics": named}).decode()
-            response.headers["endpoint-load-metrics"] = f"JSON {text}"
+    # --- KV of other engines ---------------------------------------------------------------
 
-    # --- the rest of the API -------------------------------------------------------------
+    def _on_fetch(self, name: str) -> None:
+        recompute = self.options.kv_load_failure_policy == "recompute"
+        self._fetches.begin(self._pacer, name, recompute=recompute)
 
-    async def _get_health(self, request: web.Request) -> web.Response:
-        return web.Response()
+    async def _expire(self) -> None:
+        """End leases, as soon as the engine's time says so."""
+        while True:
+            await asyncio.sleep(LOOKS / self.options.speed)
+            self.transfers.expire(self._pacer.now())
 
-    async def _get_metrics(self, request: web.Request) -> web.Response:
-        if self.options.hang_metrics:
-            await asyncio.Event().wait()
-        text = self._metrics.render(time.time(), asleep=self._pacer.asleep)
-        content_type = "text/plain; version=0.0.4; charset=utf-8"
-        return web.Response(body=text.encode(), headers={"content-type": content_type})
-
-    async def _get_models(self, request: web.Request) -> web.Response:
-        return answered({"object": "list", "data": [self._model(name) for name in self._models]})
-
-    def _model(self, name: str) -> dict[str, Any]:
-        adapter = name in self.options.adapters
-        return {
-            "id": name,
-            "object": "model",
-            "created": int(time.time()),
-            "owned_by": "vllm",
-            "root": name if adapter else self.options.models[0],
-            "parent": self.options.models[0] if adapter else None,
-            "max_model_len": None if adapter else self._room.max_model_len,
-            "permission": [],
-        }
-
-    async def _get_version(self, request: web.Request) -> web.Response:
-        return answered({"version": f"epp-engine-{__version__}"})
-
-    async def _get_load(self, request: web.Request) -> web.Response:
-        return answered({"server_load": self.engine.running + self.engine.waiting})
-
-    async def _reset_prefix_cache(self, request: web.Request) -> web.Response:
-        self.engine.cache.clear()
-        if self._publisher is not None:
-            self._publisher.cleared()
-        return web.Response()
-
-    async def _get_kv_event_sources(self, request: web.Request) -> web.Response:
-        return answered({} if self._publisher is None else self._publisher.sources())
-
-    async def _sleep(self, request: web.Request) -> web.Response:
-        """As in vLLM, an engine asleep is healthy, takes requests, and never answers them."""
-        self._pacer.sleep()
-        return answered({"status": "sleeping", "level": 1})
-
-    async def _wake_up(self, request: web.Request) -> web.Response:
-        self._pacer.wake()
-        return web.Response()
-
-    async def _is_sleeping(self, request: web.Request) -> web.Response:
-        return answered({"is_sleeping": self._pacer.asleep})
+    async def _die(self) -> None:
+        """Answer all that is under way with the error of a dead engine, and close the port."""
+        self.died.set()
+        for call in {id(call): call for call, _ in self._slots.values()}.values():
+            call.fail(DEAD)
+        await self._site.stop()
 
 
 def run(options: EngineOptions) -> None:
@@ -386,5 +389,8 @@ async def _serve(options: EngineOptions) -> None:
     port = await server.start()
     sys.stdout.write(f"listening on http://{join_host_port(options.host, port)}\n")
     sys.stdout.flush()
-    await stopping.wait()
+    ends = [asyncio.ensure_future(event.wait()) for event in (stopping, server.died)]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for end in ends:
+        end.cancel()
     await server.stop()

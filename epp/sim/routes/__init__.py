@@ -1,0 +1,1 @@
+"""Paths of a simulated engine beside inference: about tokens, and about the engine itself."""

@@ -1,0 +1,1 @@
+"""KV handed from one simulated engine to another: what a prefill keeps and a decode fetches."""

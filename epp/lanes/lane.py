@@ -112,6 +112,16 @@ class Lane:
         watch_speeds(metrics, self.watching.forecaster, self.pool)
 
     @property
+    def unfit(self) -> str:
+        """The parsers that can read nothing of what the endpoints speak; "" if there are none."""
+        return ", ".join(self.router.pipeline.formats.unfit(self.pool.protocol))
+
+    @property
+    def ready(self) -> bool:
+        """Whether the endpoints are known, and speak what every parser reads."""
+        return self.pool.synced and not self.unfit
+
+    @property
     def times(self) -> Metrics:
         """Told what answers take."""
         return self.metrics

@@ -68,7 +68,11 @@ class Many:
         self._namespace = namespace_of(options)
         self._specs: dict[str, PoolSpec] = {}
         self._configs: dict[str, Config] = {}
+        self._fallen: dict[
+            str, str
+        ] = {}  #: pools with the process's for want of their own, and why
         self._named: Names | None = None  #: made when it is asked for
+        self._unfit: dict[str, str] = {}  #: parsers that do not fit a pool, as last said
         self._work: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._synced: Callable[[], bool] = lambda: False
@@ -145,6 +149,8 @@ class Many:
         """Serve a pool no longer."""
         lane = self.lanes.pop(name)
         del self._specs[name], self._configs[name]
+        self._fallen.pop(name, None)
+        self._unfit.pop(name, None)
         self._end(name)
         for endpoint_id in [key for key, home in self._homes.items() if home is lane]:
             del self._homes[endpoint_id]
@@ -153,13 +159,13 @@ class Many:
     def _fit(self, lane: Lane, spec: PoolSpec) -> None:
         """Say which parsers can read nothing of a pool. It is served all the same: others are."""
         lane.pool.protocol = spec.protocol
-        unfit = ", ".join(lane.router.pipeline.formats.unfit(spec.protocol))
-        if unfit:
+        said, self._unfit[spec.name] = self._unfit.get(spec.name, ""), lane.unfit
+        if lane.unfit and lane.unfit != said:
             log.error(
                 "pool %s: its appProtocol is %s, which %s cannot be",
                 spec.name,
                 spec.protocol,
-                unfit,
+                lane.unfit,
             )
 
     def reload(self, why: str) -> None:
@@ -179,21 +185,24 @@ class Many:
     async def _reload_each(self, why: str) -> None:
         """Each pool in a turn of its own: requests for the others must not wait for all."""
         for name, lane in list(self.lanes.items()):
-            if self._configs.get(name) == NONE and self.lanes.get(name) is lane:
+            by_default = self._configs.get(name) == NONE or name in self._fallen
+            if by_default and self.lanes.get(name) is lane:
                 try:
-                    self._reload(name, lane, why)
+                    self._take(name, lane, self._default, why)
                 except Exception:
                     log.exception("pool %s: its configuration stays as it was", name)
                 await asyncio.sleep(0)
 
     def _lane(self, name: str, config: Config) -> Lane:
+        problem = config.problem
         try:
             lane = self._make(name, self._told(config))
         except ConfigError as error:
-            config = Config(problem=f"{config.source}: {error}")
+            problem = f"{config.source}: {error}"
             lane = self._make(name, self._default)
-        if config.problem:
-            lane.refuse(config.problem, "the pool is served by the process's")
+        if problem:
+            self._fallen[name] = problem
+            lane.refuse(problem, "the pool is served by the process's")
         return lane
 
     def _make(self, name: str, told: Told) -> Lane:
@@ -201,11 +210,25 @@ class Many:
 
     def _reload(self, name: str, lane: Lane, why: str) -> None:
         config = self._configs[name]
+        if config == NONE:
+            self._fallen.pop(name, None)
         if config.problem:
             lane.refuse(config.problem, why)
-        elif lane.reload(lambda: self._told(config), why):
+        else:
+            self._take(name, lane, self._told(config), why)
+            if not lane.last_error:
+                self._fallen.pop(name, None)
+        if name in self._fallen:
+            self._fallen[name] = lane.last_error
+
+    def _take(self, name: str, lane: Lane, told: Told, why: str) -> None:
+        """Configure a pool by what is ``told``; one that fell back to it still says so."""
+        if lane.reload(lambda: told, why):
             self._end(name)  # its endpoints are scraped in another way
             self._start(name, lane)
+        self._fit(lane, self._specs[name])
+        if name in self._fallen and not lane.last_error and told == self._default:
+            lane.refuse(self._fallen[name], "the pool is served by the process's")
 
     def _told(self, config: Config) -> Told:
         return self._default if config.text is None else (config.text, config.source)
@@ -264,7 +287,9 @@ class Many:
 
     def pages_by_pool(self) -> Mapping[str, AdminPages]:
         """The pages of single pools."""
-        return {name: pages_of(lane, *self._base) for name, lane in self.lanes.items()}
+        _, state = self._base
+        return {name: pages_of(lane, lambda lane=lane: lane.ready, state)  # type: ignore[misc]
+                for name, lane in self.lanes.items()}  # fmt: skip
 
 
 async def _keep(lane: Lane) -> None:

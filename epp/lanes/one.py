@@ -41,8 +41,7 @@ class One:
 
     def _unfit(self) -> bool:
         """Whether a parser that is configured can read nothing of this pool; said once."""
-        protocol = self.lane.pool.protocol
-        unfit = ", ".join(self.lane.router.pipeline.formats.unfit(protocol))
+        protocol, unfit = self.lane.pool.protocol, self.lane.unfit
         if unfit and unfit != self._said:
             log.error(
                 "not ready: the pool's appProtocol is %s, which %s cannot be", protocol, unfit

@@ -2,7 +2,7 @@
 
 A browser gets the live page at ``/``, anything else a list of what there is.
 ``/healthz`` says that the process lives, whatever the pool does; ``/readyz`` that it may get
-traffic. The pages under ``/debug`` show settings, endpoints and plugins' numbers: no prompt, no
+traffic, with ``?pool=`` that one of many pools may. The pages under ``/debug`` show settings, endpoints and plugins' numbers: no prompt, no
 header, no key. There is no profiler. Big pages are encoded in a thread, so that no scrape
 of ours stops a request.
 """
@@ -185,7 +185,7 @@ class AdminServer:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        ready = self._pages.ready()
+        ready = self._asked(request).ready()
         return web.Response(text="ok\n" if ready else "not ready\n", status=200 if ready else 503)
 
     async def _config(self, request: web.Request) -> web.Response:

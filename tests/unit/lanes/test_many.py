@@ -30,6 +30,13 @@ plugins:
 schedulingProfiles:
 - {{name: default, plugins: [{{pluginRef: {name}}}]}}
 """
+GRPC = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: vllmgrpc-parser}, {type: random-picker}]
+schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
+requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}
+"""
 OPTIONS = ServeOptions(all_pools=True, pool_namespace="models")
 
 
@@ -107,6 +114,62 @@ def test_a_wrong_configuration_of_its_own_leaves_a_new_pool_with_the_processs() 
     right = Config(RANDOM.format(name="own"), "ConfigMap x/y")
     process.many.change(spec("chat"), right)
     assert (process.plugins("chat"), lane.last_error) == (["own"], "")
+
+
+@pytest.mark.parametrize(
+    "own", [Config("plugins: 7", "ConfigMap x/y"), Config(problem="there is no ConfigMap x")]
+)
+def test_a_pool_that_fell_back_to_the_processs_follows_its_changes_and_goes_on_saying_so(
+    own: Config,
+) -> None:
+    async def main() -> None:
+        process = Process()
+        many = process.many
+        async with process.running():
+            lane = many.open(spec("chat"), own)
+            why = lane.last_error
+            assert why
+            process.text = RANDOM.format(name="second")
+            many.reload("SIGHUP")
+            await until(lambda: process.plugins("chat") == ["second"])
+            assert lane.last_error == why
+            many.change(spec("chat"), Config(RANDOM.format(name="own"), "ConfigMap x/y"))
+            assert (process.plugins("chat"), lane.last_error) == (["own"], "")
+            process.text = RANDOM.format(name="first")
+            many.open(spec("other"), NONE)
+            many.reload("SIGHUP")
+            await until(lambda: process.plugins("other") == ["first"])
+            assert process.plugins("chat") == ["own"]
+
+    asyncio.run(main())
+
+
+def test_a_pool_whose_bad_reference_is_taken_away_has_the_processs_and_no_error() -> None:
+    process = Process()
+    lane = process.many.open(spec("chat"), Config("plugins: 7", "ConfigMap x/y"))
+    process.many.change(spec("chat"), NONE)
+    assert (process.plugins("chat"), lane.last_error) == (["first"], "")
+
+
+def test_a_pool_is_ready_when_its_pods_are_known_and_its_parsers_read_what_they_speak(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    process = Process()
+    lane = process.many.open(spec("chat", protocol="kubernetes.io/h2c"), NONE)
+    other = process.many.open(spec("code", protocol="http"), NONE)
+    pages = process.many.pages_by_pool()
+    assert [pages[name].ready() for name in ("chat", "code")] == [False, False]
+    lane.pool.synced = other.pool.synced = True
+    assert [pages[name].ready() for name in ("chat", "code")] == [True, True]
+    process.many.change(spec("chat", protocol="http"), Config(GRPC, "ConfigMap x/y"))
+    assert [pages[name].ready() for name in ("chat", "code")] == [False, True]
+    assert caplog.text.count("its appProtocol is http, which vllmgrpc-parser cannot be") == 1
+    process.many.change(
+        spec("chat", protocol="kubernetes.io/h2c"), lane_config := Config(GRPC, "x")
+    )
+    assert pages["chat"].ready()
+    process.many.change(spec("chat", protocol="http"), lane_config)
+    assert not pages["chat"].ready()
 
 
 def test_an_endpoint_is_found_in_whatever_pool_it_is() -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from epp.collect.kube.wanted import Wanted
+from epp.collect.kv.discovery import configured
 from epp.ledger import Ledger
 from epp.model import EndpointId
+from epp.prefix.precise_settings import PodDiscoveryConfig
 from epp.telemetry.gauges import pool_gauges
 from tests.support import build
 from tests.support.clusters import (
@@ -45,6 +47,31 @@ def test_b055_each_pod_says_which_of_the_pools_ports_it_has() -> None:
             ]  # fmt: skip
             ranks = {endpoint.port: endpoint.rank for endpoint in it.pool.snapshot()}
             assert ranks == {8000: 0, 8001: 1, 8002: 2, 8003: 3}
+
+    asyncio.run(main())
+
+
+def test_b056_event_ports_count_on_from_the_rank_that_a_pod_names_as_its_first() -> None:
+    """Field problem B056 (llm-d/llm-d-router#2227): ports by the pod's own count of ranks."""
+
+    async def main() -> None:
+        pools = (inference_pool(ports=tuple(range(8000, 8008))),)
+        worker = pod("b", "10.0.0.2", annotations={"epp/first-rank": "8"})
+        third = pod("c", "10.0.0.3", labels={**LABELS, "epp/first-rank": "16"})
+        odd = pod("d", "10.0.0.4", annotations={"epp/first-rank": "x"})
+        async with followed(pod("a"), worker, third, odd, pools=pools) as it:
+            await until(lambda: it.pool.synced)
+            found: dict[str, list[str]] = {}
+            for each in sorted(it.pool.snapshot(), key=lambda endpoint: endpoint.rank):
+                where = configured(each, PodDiscoveryConfig(replay_socket_port=6000))[0]
+                found.setdefault(each.name, []).extend([where.events, where.replay])
+            for name, host, first in (("a", 1, 0), ("b", 2, 8), ("c", 3, 16), ("d", 4, 0)):
+                assert found[name] == [
+                    f"tcp://10.0.0.{host}:{base + rank}"
+                    for rank in range(first, first + 8)
+                    for base in (5557, 6000)
+                ]
+            assert it.heard == ["pod default/d: epp/first-rank: 'x' is no rank"]
 
     asyncio.run(main())
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from epp.collect.kv.link import Where
+from epp.collect.parse.endpoints import engine_rank
 from epp.model import Endpoint
 from epp.prefix.precise_settings import PodDiscoveryConfig
 
@@ -30,9 +31,9 @@ _read = msgspec.json.Decoder(dict[str, _Source]).decode
 
 def configured(endpoint: Endpoint, ports: PodDiscoveryConfig) -> Mapping[int, Where]:
     """Return the addresses by rank, as the configuration says: of an endpoint one rank."""
-    replay = ports.replay_socket_port
-    events = _tcp(endpoint.host, ports.socket_port + endpoint.rank) if ports.socket_port else ""
-    return {0: Where(events, _tcp(endpoint.host, replay + endpoint.rank) if replay else "")}
+    replay, rank = ports.replay_socket_port, engine_rank(endpoint)
+    events = _tcp(endpoint.host, ports.socket_port + rank) if ports.socket_port else ""
+    return {0: Where(events, _tcp(endpoint.host, replay + rank) if replay else "")}
 
 
 def told(endpoint: Endpoint, page: bytes) -> Mapping[int, Where]:
@@ -48,8 +49,9 @@ def told(endpoint: Endpoint, page: bytes) -> Mapping[int, Where]:
         ranks = {int(rank): source for rank, source in sources.items()}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{PATH}: {error}") from error
-    if endpoint.rank in ranks and endpoint.rank:
-        ranks = {0: ranks[endpoint.rank]}
+    own = next((rank for rank in (engine_rank(endpoint), endpoint.rank) if rank in ranks), 0)
+    if own:
+        ranks = {0: ranks[own]}
     if len(ranks) == 1:
         ranks = dict.fromkeys([0], next(iter(ranks.values())))
     found = {}

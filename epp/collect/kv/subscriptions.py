@@ -22,6 +22,7 @@ from epp.collect.kv.feed import Feed
 from epp.collect.kv.link import Line, Link, Where
 from epp.collect.kv.pump import Pump
 from epp.collect.kv.sockets import context
+from epp.collect.parse.endpoints import engine_rank
 from epp.model import Endpoint, EndpointId
 from epp.pool import Pool
 from epp.prefix.feed.audit import Audit
@@ -164,8 +165,8 @@ class Subscriptions:
         if not every:
             return None
         # Of a pod whose ranks have ports of their own, each rank is an endpoint.
-        endpoint = next((e for e in every if e.rank == rank), every[0])
-        own = 0 if endpoint.rank == rank else rank
+        endpoint = next((e for e in every if engine_rank(e) == rank), every[0])
+        own = 0 if engine_rank(endpoint) == rank else rank
         link = self._links.get(endpoint.id, {}).get(own)
         if link is None:
             ports = self.producer.params.kv_events_config.pod_discovery_config

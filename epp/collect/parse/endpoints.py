@@ -22,11 +22,26 @@ import msgspec
 from epp.model import Endpoint, EndpointId, join_host_port
 
 MAX_FILE_BYTES = 1024 * 1024
+MAX_RANK_DIGITS = 4
 DRAINING_LABEL = "epp/draining"  #: label or annotation; "true" gives an endpoint nothing new
+FIRST_RANK_LABEL = "epp/first-rank"
+"""Label or annotation: the data-parallel rank of a pod's first port, where ranks are counted over
+several pods."""
 
 _LABEL = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST_NAME = re.compile(rf"(?=.{{1,253}}\.?$)(?:{_LABEL}\.)*{_LABEL}\.?")
 _LOOKS_NUMERIC = re.compile(r"[0-9.]+")
+
+
+def engine_rank(endpoint: Endpoint) -> int:
+    """The rank that an endpoint's engine has by its own count; one that cannot be read adds nothing."""
+    first = endpoint.labels.get(FIRST_RANK_LABEL, "")
+    return endpoint.rank + (int(first) if is_rank(first) else 0)
+
+
+def is_rank(text: str) -> bool:
+    """Whether ``text`` is a whole number, of four digits at most."""
+    return text.isascii() and text.isdigit() and len(text) <= MAX_RANK_DIGITS
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from epp.collect.parse.endpoints import DRAINING_LABEL
+from epp.collect.parse.endpoints import DRAINING_LABEL, FIRST_RANK_LABEL, is_rank
 from epp.model import NO_LABELS, Endpoint, EndpointId
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
@@ -118,6 +118,10 @@ def read_pod(manifest: Mapping[str, Any], family: Family = "") -> Pod:
     about, status, spec = found.metadata, found.status or _Status(), found.spec or _Spec()
     labels, notes = about.labels or {}, about.annotations or {}
     active, problem = _active(notes)
+    if FIRST_RANK_LABEL in notes:
+        labels = {FIRST_RANK_LABEL: notes[FIRST_RANK_LABEL], **labels}
+    if not problem and not is_rank(labels.get(FIRST_RANK_LABEL, "0")):
+        problem = f"{FIRST_RANK_LABEL}: {labels[FIRST_RANK_LABEL]!r} is no rank"
     if active is None and spec.host_network:
         active = _declared(spec)
     return Pod(

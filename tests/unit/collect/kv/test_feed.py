@@ -140,6 +140,18 @@ def test_a_page_that_says_nothing_is_refused(page: bytes) -> None:
         told(endpoint(8000), page)
 
 
+def test_a_page_that_counts_ranks_over_several_pods_is_read_where_the_pod_begins() -> None:
+    page = msgspec.json.encode(
+        {str(rank): {"endpoint": f"tcp://*:{5557 + rank}"} for rank in range(8, 16)}
+    )
+    one = msgspec.structs.replace(endpoint(8001), rank=1, labels={"epp/first-rank": "8"})
+    assert told(one, page) == {0: Where("tcp://127.0.0.1:5566")}
+    own = msgspec.json.encode(
+        {str(rank): {"endpoint": f"tcp://*:{5557 + rank}"} for rank in range(8)}
+    )
+    assert told(one, own) == {0: Where("tcp://127.0.0.1:5558")}
+
+
 def test_configured_ports_are_those_of_the_rank() -> None:
     one = msgspec.structs.replace(endpoint(8001), rank=3)
     ports = PodDiscoveryConfig(socket_port=5557, replay_socket_port=5657)

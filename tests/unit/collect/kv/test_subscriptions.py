@@ -238,6 +238,27 @@ def test_engines_connect_to_a_listening_picker_and_are_told_apart_by_topic() -> 
     asyncio.run(run())
 
 
+def test_b056_an_engine_of_a_later_pod_is_heard_at_its_own_count_of_ranks() -> None:
+    """Field problem B056 (llm-d/llm-d-router#2227): ports by the pod's own count of ranks."""
+
+    async def run() -> None:
+        events = free_port()
+        options = structs.replace(PUBLISHING, kv_events_port=events, kv_events_replay_port=None)
+        ports = {"askSources": False, "socketPort": events - 8}
+        made = producer({"kvEventsConfig": {"podDiscoveryConfig": ports}})
+        async with served(options) as [(_, port)]:
+            worker = structs.replace(endpoint(port), labels={"epp/first-rank": "8"})
+            async with subscribed(made, worker):
+                await until(lambda: made.engines.get(worker.id), "a feed")
+                await until(
+                    lambda: made.engines.get(worker.id).confidence.connected, "a connection"
+                )
+                await asked(port, A_TEXT)
+                await until(lambda: held(made, port, A_TEXT) == 6, "the blocks")
+
+    asyncio.run(run())
+
+
 def test_an_endpoint_that_is_gone_leaves_nothing_behind() -> None:
     async def run() -> None:
         async with served(PUBLISHING) as [(_, port)]:

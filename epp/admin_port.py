@@ -120,7 +120,7 @@ def tls_of(options: ServeOptions) -> ssl.SSLContext | None:
         return None
     directory = Path(options.metrics_cert_dir)
     read_pair(directory)
-    context = _Reloading(directory).context
+    context = reloading(directory)
     if options.metrics_client_ca_file:
         try:
             context.load_verify_locations(cafile=options.metrics_client_ca_file)
@@ -129,6 +129,11 @@ def tls_of(options: ServeOptions) -> ssl.SSLContext | None:
             raise ConfigError(f"--metrics-client-ca-file {where}: {error}") from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def reloading(directory: Path) -> ssl.SSLContext:
+    """Return a server's TLS with the pair in ``directory``, also after that has changed."""
+    return _Reloading(directory).context
 
 
 class _Reloading:

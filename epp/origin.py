@@ -78,7 +78,7 @@ class Told(msgspec.Struct, frozen=True):
     """Whom a cluster tells more than its endpoints."""
 
     report: Callable[[str], None]  #: what is wrong with single objects, or with a file
-    book: RuleBook  #: objectives and rewrites
+    book: RuleBook | None  #: of objectives and rewrites; None: they are not asked for
     leader: Leadership | None = None  #: only the leader writes into the cluster
 
 

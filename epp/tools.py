@@ -11,6 +11,7 @@ from epp.arguments import positive
 def add_tools(verbs: Any) -> None:
     """Add their parsers, in the order of the help."""
     _check(verbs)
+    _sidecar(verbs)
     _engine(verbs)
     _gateway(verbs)
     _demo(verbs)
@@ -49,6 +50,20 @@ def _run_check(parsed: argparse.Namespace) -> int:
         plugin_paths=parsed.plugin_path,
         output=parsed.output,
     )
+
+
+def _sidecar(verbs: Any) -> None:
+    from epp.sidecar.arguments import add_arguments, run  # noqa: PLC0415
+
+    sidecar = verbs.add_parser(
+        "sidecar",
+        help="run the prefill/decode sidecar of an engine",
+        description="Stand before a decode engine: have prompts computed by the prefill endpoint "
+        "that the picker names in a header, and everything else by the engine. Flags are those of "
+        "the Go sidecar where it has them; durations like 200ms or 30s, sizes like 32Mi.",
+    )
+    add_arguments(sidecar)
+    sidecar.set_defaults(run=run)
 
 
 def _engine(verbs: Any) -> None:

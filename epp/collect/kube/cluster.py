@@ -35,7 +35,7 @@ class Cluster:
     Args:
         access: to the API server.
         wanted: which pods.
-        book: is given the objectives and rewrites.
+        book: is given the objectives and rewrites; None: they are not asked for.
         report: is told what is wrong with single objects.
         leads: whether this picker writes statuses.
         habits: of the watches.
@@ -46,7 +46,7 @@ class Cluster:
         access: Access,
         wanted: Wanted,
         *,
-        book: RuleBook,
+        book: RuleBook | None,
         report: Callable[[str], None],
         leads: Callable[[], bool] = lambda: True,
         habits: Habits = Habits(),  # noqa: B008 - frozen
@@ -139,7 +139,7 @@ class Cluster:
         )
 
     def _policies(self, kube: Kube) -> Policies | None:
-        if not self._wanted.pool:
+        if not self._wanted.pool or self._book is None:
             return None
         return Policies(
             kube,

@@ -1,0 +1,1 @@
+"""The two legs of a request: to a prefill endpoint, and to the engine next door."""

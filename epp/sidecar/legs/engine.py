@@ -1,0 +1,115 @@
+"""The engine's leg: the request goes to the engine next door, and its answer back as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from epp.sidecar import answers
+from epp.sidecar.head import Address, backward
+from epp.sidecar.legs.asked import Asked, Refused
+from epp.sidecar.legs.outbound import Outbound
+from epp.sidecar.metrics import Metrics
+
+_ERROR_EVENT = b'data: {"error"'  #: begins the stream of an engine that failed before a token
+
+_BODILESS = (204, 304)
+
+
+class Opened(msgspec.Struct):
+    """An answer whose first bytes have come."""
+
+    answer: aiohttp.ClientResponse
+    first: bytes  #: b"" of an answer without a body
+
+    @property
+    def streams(self) -> bool:
+        """Whether it is a stream of events, so that its first bytes are those of a token."""
+        return self.answer.content_type == "text/event-stream"
+
+    @property
+    def failed(self) -> bool:
+        """Whether the engine says that it failed, and the client has seen nothing of it."""
+        return self.answer.status >= 500 or (self.streams and self.first.startswith(_ERROR_EVENT))
+
+
+class Engine:
+    """One rank of the engine behind the sidecar."""
+
+    def __init__(self, outbound: Outbound, address: Address, *, metrics: Metrics) -> None:
+        self.address = address
+        self._outbound = outbound
+        self._metrics = metrics
+
+    @contextlib.asynccontextmanager
+    async def opened(
+        self, asked: Asked, body: object, *, method: str = "POST"
+    ) -> AsyncIterator[Opened]:
+        """Ask; the answer is there when its first bytes are. Leaving early aborts the request.
+
+        Raises:
+            Refused: the engine does not listen, or does not answer.
+        """
+        began = asyncio.get_running_loop().time()
+        call = self._outbound.request(
+            "decoder", self.address, asked.path, method=method, head=asked.head, body=body
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                answer = await stack.enter_async_context(call)
+                first = await answer.content.readany()
+            except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError):
+                raise Refused(503, answers.NOT_READY, "engine-down") from None
+            except TimeoutError:
+                raise Refused(504, "The engine does not answer.", "engine-silent") from None
+            except (aiohttp.ClientError, OSError):
+                raise Refused(502, "The engine's answer ended early.", "engine-broken") from None
+            self._metrics.first_byte_seconds.observe(asyncio.get_running_loop().time() - began)
+            yield Opened(answer, first)
+
+    async def give_up(self, told: tuple[str, bytes]) -> None:
+        """Tell the engine to abort a request that waits for a prefill; failures do not matter."""
+        path, body = told
+        head = [("content-type", "application/json")]
+        call = self._outbound.request("decoder", self.address, path, head=head, body=body)
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with asyncio.timeout(2.0), call as answer:
+                await answer.read()
+
+    async def healthy(self) -> int:
+        """Return the status of the engine's own health; 503 if it does not answer."""
+        call = self._outbound.request("decoder", self.address, "/health", method="GET")
+        try:
+            async with asyncio.timeout(2.0), call as answer:
+                await answer.read()
+                return answer.status
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return 503
+
+    async def relay(self, request: web.Request, opened: Opened) -> web.StreamResponse:
+        """Send an answer on, each piece when it comes."""
+        answer = opened.answer
+        response = web.StreamResponse(status=answer.status, reason=answer.reason)
+        for name, value in backward(answer.headers.items()):
+            response.headers.add(name, value)
+        has_body = request.method != "HEAD" and answer.status not in _BODILESS
+        if has_body and "content-length" not in answer.headers and request.version >= (1, 1):
+            response.enable_chunked_encoding()
+        await response.prepare(request)
+        try:
+            if opened.first:
+                await response.write(opened.first)
+            while piece := await answer.content.readany():
+                await response.write(piece)
+            await response.write_eof()
+        except (aiohttp.ClientError, TimeoutError):
+            # The client must not take this for the end: it sees the connection break, as from an engine.
+            if request.transport is not None:
+                request.transport.abort()
+            self._metrics.broken.inc()
+        return response

@@ -1,0 +1,1 @@
+"""The sidecar through real sockets, between simulated engines."""

@@ -1,0 +1,154 @@
+"""Whatever goes wrong with the prefill leg, the client gets the right answer from the engine."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from epp.fleet import free_port
+from epp.sim.transfer.faults import FAULTS
+from tests.support.serving import eventually
+from tests.support.sidecar import DECODE, PREFILL, Bench, changed, text_of, with_sidecar
+from tests.support.sidecar import PROMPT as PROMPT_TEXT
+
+REASONS = {
+    "error": "status-5xx",
+    "hang": "time-out",
+    "disconnect": "disconnect",
+    "malformed": "bad-answer",
+    "missing": "bad-answer",
+    "port-dead": "decode-failed",
+}
+
+
+@pytest.mark.parametrize(("fault", "reason"), REASONS.items(), ids=REASONS)
+def test_a_prefill_that_fails_is_made_good_by_the_engine(fault: str, reason: str) -> None:
+    async def use(bench: Bench) -> None:
+        expected = await bench.local()
+        status, answer = await bench.post()
+        assert (status, text_of(answer)) == (200, expected)
+        assert bench.external == 0
+        assert bench.count("epp_sidecar_fallbacks_total", reason=reason) == 1
+        assert bench.count("epp_sidecar_requests_total", way="fallback") == 1
+
+    # The lease is a tenth of a second here: what nobody reads is given back.
+    prefill = changed(PREFILL, kv_faults=(fault,), kv_lease_duration=5.0)
+    impatient = changed(DECODE, kv_connect_timeout=5.0)
+    with_sidecar(use, prefills=[prefill], decode=impatient, prefill_timeout=0.5)
+
+
+@pytest.mark.parametrize("fault", ["error", "port-dead"])
+def test_a_stream_is_made_good_too(fault: str) -> None:
+    async def use(bench: Bench) -> None:
+        body = {"model": "sim", "prompt": "x" * 1600, "max_tokens": 4, "stream": True}
+        async with bench.http.post(bench.url(), json=body, headers=bench.head()) as got:
+            raw = await got.read()
+        assert got.status == 200
+        assert raw.endswith(b"data: [DONE]\n\n")
+        assert b'"error"' not in raw
+        assert raw.count(b"data: {") == 4
+
+    impatient = changed(DECODE, kv_connect_timeout=5.0)
+    with_sidecar(use, prefills=[changed(PREFILL, kv_faults=(fault,))], decode=impatient)
+
+
+def test_a_dead_prefill_endpoint_leads_to_the_next_and_then_to_the_engine() -> None:
+    async def use(bench: Bench) -> None:
+        dead = f"127.0.0.1:{free_port()}"
+        status, _ = await bench.post([dead, *bench.addresses])
+        assert (status, bench.external) == (200, 400)
+        bench.decode.engine.cache.clear()
+        status, _ = await bench.post([dead, dead])
+        assert (status, bench.external) == (200, 400)
+        assert bench.count("epp_sidecar_fallbacks_total", reason="connect") == 1
+
+    with_sidecar(use)
+
+
+def test_b139_a_slow_prefill_is_retried_once_and_never_a_third_time() -> None:
+    """Timed-out prefills that were retried elsewhere used up KV on one pod after another."""
+
+    async def use(bench: Bench) -> None:
+        status, _ = await bench.post()
+        assert status == 200
+        asked = [each.engine.totals.prompt_tokens for each in bench.prefills]
+        assert asked == [0, 0, 0]
+        assert bench.count("epp_sidecar_prefills_total", result="status-5xx") == 2
+
+    with_sidecar(use, prefills=[changed(PREFILL, kv_faults=("error",))] * 3)
+
+
+def test_b144_a_retry_names_the_engine_that_it_asks() -> None:
+    """A retry used the first prefill pod's data with another pod."""
+
+    async def use(bench: Bench) -> None:
+        expected = await bench.local()
+        status, answer = await bench.post()
+        assert (status, text_of(answer), bench.external) == (200, expected, 400)
+        assert bench.prefills[1].engine.totals.prompt_tokens == 400
+
+    with_sidecar(use, prefills=[changed(PREFILL, kv_faults=("missing",)), PREFILL])
+
+
+def test_b134_a_failed_prefill_never_leaves_the_decode_side_waiting() -> None:
+    """A failed prefill left the decode side waiting for minutes."""
+
+    async def use(bench: Bench) -> None:
+        status, answer = await bench.post()
+        assert status == 502
+        assert answer["message"] == "The prefill failed: status-5xx."
+        assert (bench.decode.engine.waiting, bench.decode.engine.running) == (0, 0)
+
+    failing = changed(PREFILL, kv_faults=("error",))
+    with_sidecar(use, prefills=[failing], on_prefill_failure="error")
+
+
+def test_b136_a_decode_engine_that_is_not_there_is_a_503_with_a_hint() -> None:
+    """502 while the decode server was still loading."""
+
+    async def use(bench: Bench) -> None:
+        await bench.decode._die()
+        async with bench.http.post(bench.url(), json={"prompt": "x"}) as got:
+            assert (got.status, got.headers["retry-after"]) == (503, "1")
+            assert (await got.json())["type"] == "ServiceUnavailable"
+        async with bench.http.get(bench.url("/health")) as got:
+            assert got.status == 503
+        status, _ = await bench.post()
+        assert status == 503
+        assert bench.count("epp_sidecar_stranded_leases_total") == 1
+
+    with_sidecar(use)
+
+
+def test_b138_a_stream_whose_first_token_comes_after_the_lease_is_computed_again() -> None:
+    """Answers were made from blocks that the prefill side had freed, with HTTP 200."""
+
+    async def use(bench: Bench) -> None:
+        expected = await bench.local(tokens=4)
+        blocker = asyncio.create_task(bench.post([], prompt="y" * 40, max_tokens=3000))
+
+        async def busy() -> bool:
+            return bench.decode.engine.running > 0
+
+        await eventually(busy)
+        body = {"model": "sim", "prompt": PROMPT_TEXT, "max_tokens": 4, "stream": True}
+        async with bench.http.post(bench.url(), json=body, headers=bench.head()) as got:
+            raw = await got.read()
+        await blocker
+        assert got.status == 200
+        pieces = [part.split(b'"')[0].decode() for part in raw.split(b'"text":"')[1:]]
+        assert "".join(pieces) == expected
+        assert bench.count("epp_sidecar_fallbacks_total", reason="lease") == 1
+
+    # One request at a time; the one before takes about 0.4 s, twice the lease.
+    with_sidecar(
+        use,
+        prefills=[changed(PREFILL, kv_lease_duration=10.0)],
+        decode=changed(DECODE, max_num_seqs=1),
+        kv_lease=0.2,
+    )
+
+
+def test_every_fault_of_an_engine_is_tested_here() -> None:
+    assert set(REASONS) | {"expired"} == set(FAULTS)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from epp.sim.options import EngineOptions
 from tests.support import ext_proc
 from tests.support.clusters import OBJECTIVES, PODS, POLICIES, POOLS, REWRITES, kubeconfig
+from tests.support.engine import served
 from tests.support.kube import FakeKube
 from tests.support.pods import inference_pool, objective, pod, rewrite, rule
 from tests.support.serving import NOT_SERVING, SERVING, Serving, complete, eventually, serving
@@ -24,6 +26,11 @@ async def is_ready(picker: Serving) -> bool:
 
 async def hosts(picker: Serving) -> list[str]:
     return sorted(each["address"] for each in await picker.json("/debug/pool"))
+
+
+async def loaded(picker: Serving) -> bool:
+    pool = await picker.json("/debug/pool")
+    return bool(pool) and all(each["load"] is not None for each in pool)
 
 
 def cluster(kube: FakeKube, *hosts: str) -> None:
@@ -140,9 +147,12 @@ def test_pods_are_followed_by_labels_without_a_pool(tmp_path: Path) -> None:
 
 
 def test_of_two_replicas_one_is_ready_and_its_end_is_the_others_turn(tmp_path: Path) -> None:
+    """The other one is warm: it follows and scrapes as the leader does, and serves if asked."""
+
     async def main() -> None:
-        async with FakeKube() as kube:
-            cluster(kube, "127.0.0.2")
+        async with FakeKube() as kube, served(EngineOptions(kv_blocks=64)) as [(_, port)]:
+            cluster(kube, "127.0.0.1")
+            kube.put(POOLS, inference_pool(ports=(port,)))
             flags = (
                 kubeconfig(tmp_path, kube),
                 "--ha-enable-leader-election",
@@ -154,7 +164,8 @@ def test_of_two_replicas_one_is_ready_and_its_end_is_the_others_turn(tmp_path: P
             async with serving(first_folder, *flags, endpoints=POOL) as first:
                 await eventually(lambda: is_ready(first))
                 async with serving(second_folder, *flags, endpoints=POOL) as second:
-                    await eventually(lambda: hosts(second))
+                    await eventually(lambda: loaded(second))
+                    assert await complete(second.gateway) == f"127.0.0.1:{port}"
                     assert await second.health("readiness") == NOT_SERVING
                     assert await second.health("liveness") == SERVING
                     assert (await second.get("/readyz"))[0] == 503

@@ -19,6 +19,7 @@ def add_tools(verbs: Any) -> None:
     _top(verbs)
     _explain(verbs)
     _traffic(verbs)
+    _sim(verbs)
 
 
 def _check(verbs: Any) -> None:
@@ -194,3 +195,15 @@ def _traffic(verbs: Any) -> None:
         "`epp serve --record-file` records them.",
     )
     add_arguments(traffic)
+
+
+def _sim(verbs: Any) -> None:
+    from epp.sim.fleet.arguments import add_arguments  # noqa: PLC0415
+
+    sim = verbs.add_parser(
+        "sim",
+        help="simulate a fleet and its pickers",
+        description="Simulate a fleet and its pickers in virtual time: what a policy, a rollout or "
+        "a new model does to latencies, before production.",
+    )
+    add_arguments(sim)

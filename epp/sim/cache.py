@@ -15,6 +15,7 @@ nothing are taken before idle ones, whatever their age.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -116,12 +117,11 @@ class BlockCache:
             return False
         self.private += count
         over = self.used + len(self._idle) - self.capacity
-        while over > 0:
-            oldest = next(iter(self._idle))
+        # All in one: a dict steps over the gaps of what was deleted each time it is begun anew.
+        for oldest in list(islice(self._idle, max(over, 0))):
             del self._idle[oldest]
             if self._journal:
                 self.removed.append(oldest)
-            over -= 1
         return True
 
     def seal(self, block: int) -> bool:

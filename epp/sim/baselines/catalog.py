@@ -1,0 +1,115 @@
+"""The policies that a scenario may name: configurations of real plugins, and baselines."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from epp.catalog import Catalog
+from epp.errors import ConfigError
+from epp.sim.baselines.greedy import GreedyWork
+from epp.sim.baselines.lmetric import LMetric
+from epp.sim.baselines.plain import LeastRequest, PowerOfTwo, Random, RoundRobin
+from epp.sim.baselines.ring import PrefixHash, SessionHash
+from epp.sim.fleet.replica import Policy
+
+BASELINES: tuple[type[Any], ...] = (
+    RoundRobin,
+    Random,
+    LeastRequest,
+    PowerOfTwo,
+    SessionHash,
+    PrefixHash,
+    LMetric,
+    GreedyWork,
+)
+
+APPROXIMATE = "- type: approx-prefix-cache-producer\n"
+EXACT = """\
+- type: precise-prefix-cache-producer
+  parameters:
+    tokenProcessorConfig: {blockSizeTokens: 64, hashSeed: sim}
+"""
+
+
+def _scorers(queue: float, usage: float, prefix: float, index: str) -> str:
+    return f"""\
+plugins:
+{index}- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+  parameters: {{prefixMatchInfoProducerName: {index.split()[2]}}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {{pluginRef: queue-scorer, weight: {queue}}}
+  - {{pluginRef: kv-cache-utilization-scorer, weight: {usage}}}
+  - {{pluginRef: prefix-cache-scorer, weight: {prefix}}}
+"""
+
+
+def _sticky(index: str) -> str:
+    return f"""\
+plugins:
+{index}- type: prefix-cache-affinity-filter
+- type: token-load-scorer
+"""
+
+
+def _one(type_: str, index: str = "") -> str:
+    return f"plugins:\n{index}- type: {type_}\n"
+
+
+POLICIES: Mapping[str, tuple[str, str]] = {
+    "default": ("", "what `epp serve` does without a configuration"),
+    "llm-d-2-2-3": (_scorers(2, 2, 3, APPROXIMATE), "llm-d's default: queue 2, KV 2, prefix 3"),
+    "llm-d-2-2-3-exact": (_scorers(2, 2, 3, EXACT), "the same on KV events"),
+    "llm-d-1-1-1": (_scorers(1, 1, 1, APPROXIMATE), "queue, KV and prefix alike"),
+    "llm-d-load": (_scorers(1, 1, 0, APPROXIMATE), "queue and KV only"),
+    "llm-d-sticky": (_sticky(APPROXIMATE), "llm-d's affinity filter, then token load"),
+    "llm-d-sticky-exact": (_sticky(EXACT), "the same on KV events"),
+    "round-robin": (_one("sim-round-robin"), "each engine in turn"),
+    "random": (_one("sim-random"), "any engine"),
+    "least-request": (_one("sim-least-request"), "fewest own requests in flight"),
+    "p2c": (_one("sim-p2c"), "the better of two drawn at random"),
+    "session-hash": (_one("sim-session-hash"), "ring on the session, unbounded"),
+    "chwbl": (
+        _one("sim-chwbl"),
+        "ring on the prompt's beginning, load at most 1.25 times the mean",
+    ),
+    "lmetric": (_one("sim-lmetric", APPROXIMATE), "uncached tokens times requests"),
+    "lmetric-exact": (_one("sim-lmetric", EXACT), "the same on KV events"),
+    "greedy": (_one("sim-greedy-work", APPROXIMATE), "least uncached tokens in flight"),
+    "greedy-exact": (_one("sim-greedy-work", EXACT), "the same on KV events"),
+}
+"""Configuration and description by name."""
+
+
+class WithBaselines(Catalog):
+    """Every plugin type of `epp`, and the baselines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._classes.update({each.type: each for each in BASELINES})
+
+
+def policy_of(name: str) -> Policy:
+    """Return a policy by its name, or that of a configuration file.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    catalog = WithBaselines()
+    if name in POLICIES:
+        return Policy(name, POLICIES[name][0], catalog)
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml", ".json") or path.exists():
+        try:
+            return Policy(path.stem, path.read_text(encoding="utf-8"), catalog)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"policy file {name}: {error}") from error
+    near = difflib.get_close_matches(name, POLICIES, 1)
+    hint = f", did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(f"policy {name!r} is neither a name that is known{hint} nor a file")

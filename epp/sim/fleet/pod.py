@@ -1,0 +1,208 @@
+"""One engine of a simulated fleet: its steps on the timeline, and what others see of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from epp.errors import ConfigError
+from epp.model import ROLE, CacheInfo, Endpoint, EndpointId, Load
+from epp.sim.fleet.leap import LeapingEngine, News
+from epp.sim.fleet.scenario import Pods
+from epp.sim.fleet.timeline import Timeline
+from epp.sim.model import Config, Request
+from epp.sim.profiles import Timing, by_name
+
+PORT = 8000
+LARGEST_BLOCK = 128  #: tokens of a block, unless the scenario says otherwise
+KEPT_SECONDS = 120.0  #: of history; more than scrapes may be late
+KEPT = 4096  #: entries of history, before older ones are let go
+
+
+class Seen(NamedTuple):
+    """What an engine's metrics say at a moment."""
+
+    at: float
+    queued: int
+    running: int
+    kv_usage: float
+    growth: float  #: of `kv_usage`, a second
+
+
+class Pod:
+    """An engine with an address.
+
+    Args:
+        number: unique in the fleet; tells its address.
+        config: of its engine.
+        timeline: when its steps end.
+        tell: is told of first tokens and finished requests.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        pods: Pods,
+        config: Config,
+        *,
+        timeline: Timeline,
+        tell: Callable[[Pod, News], None],
+        seed: int = 0,
+    ) -> None:
+        self.number = number
+        self.pods = pods
+        self.config = config
+        self.engine = LeapingEngine(config, seed)
+        self.endpoint_id = EndpointId(f"pod-{number}")
+        self.ready_at = timeline.now()
+        self.draining = False
+        self.group = 0  #: position in the scenario's fleet
+        self.alive = True
+        self.sent = 0  #: requests that were sent here and are not over
+        self._timeline = timeline
+        self._tell = tell
+        self._version = 0  # of the plan under way: events of another one are void
+        self._end: float | None = None
+        self._dropped: list[str] = []
+        self._history = [Seen(-1.0, 0, 0, 0.0, 0.0)]
+        self._times = [-1.0]
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """As discovery tells it."""
+        host = f"10.0.{self.number >> 8}.{self.number & 255}"
+        name = f"pod-{self.number}"
+        labels = {ROLE: self.pods.role} if self.pods.role else {}
+        return Endpoint(self.endpoint_id, host, PORT, name, labels=labels, draining=self.draining)
+
+    def submit(self, request: Request) -> None:
+        """Queue a request at this moment.
+
+        Raises:
+            ValueError: it can never fit.
+        """
+        now = self._timeline.now()
+        self.engine.submit(request, now)
+        self._interrupt(now)
+        self._note(now)
+
+    def drop(self, request_id: str) -> None:
+        """Its client left: the request ends with the step under way."""
+        if self._end is None:
+            self.engine.abort(request_id, self._timeline.now())
+            return
+        self._dropped.append(request_id)
+        self._interrupt(self._timeline.now())
+
+    def crash(self) -> list[str]:
+        """Die; return the requests that die with it."""
+        self.alive = False
+        self._version += 1
+        self._end = None
+        return list(self.engine.ids())
+
+    def load(self, scraped: float, at: float) -> Load:
+        """What a scrape tells that reads at ``scraped`` and arrives at ``at``."""
+        seen = self._seen(scraped)
+        usage = seen.kv_usage + seen.growth * (scraped - seen.at)
+        cache = CacheInfo(
+            self.config.block_tokens, self.engine.cache.capacity * self.config.block_tokens
+        )
+        return Load(at, float(seen.queued), float(seen.running), min(max(usage, 0.0), 1.0), cache)
+
+    def forget_before(self, at: float) -> None:
+        """Let go of history that no scrape asks for any more."""
+        cut = bisect_right(self._times, at) - 1
+        if cut > 0:
+            del self._times[:cut], self._history[:cut]
+
+    def _seen(self, at: float) -> Seen:
+        return self._history[max(bisect_right(self._times, at) - 1, 0)]
+
+    def _interrupt(self, now: float) -> None:
+        """Plan anew after the step under way; at once if there is none."""
+        if self._end is None:
+            self._end = now
+            self._arm(now, self._go)
+            return
+        if self._end > now:
+            end = self.engine.cut(now)
+            if end < self._end:
+                self._end = end
+                self._arm(end, self._finish)
+
+    def _arm(self, when: float, what: Callable[[int], None]) -> None:
+        self._version += 1
+        self._timeline.at(when, what, self._version)
+
+    def _go(self, version: int) -> None:
+        """Begin steps."""
+        if version != self._version:
+            return
+        now = self._timeline.now()
+        end = self.engine.plan(now)
+        self._end = end
+        if end is not None:
+            self._arm(end, self._finish)
+        self._note(now)
+
+    def _finish(self, version: int) -> None:
+        """End steps, tell what came of them, and go on."""
+        if version != self._version:
+            return
+        now = self._timeline.now()
+        news = self.engine.finish(now)
+        dropped, self._dropped = self._dropped, []
+        for request_id in dropped:
+            self.engine.abort(request_id, now)
+        self._end = now
+        self._arm(now, self._go)
+        if news.first or news.finished or self.config.journal:
+            self._tell(self, news)
+
+    def _note(self, now: float) -> None:
+        """Keep what metrics say from this moment on."""
+        engine = self.engine
+        usage = engine.kv_usage
+        growth = 0.0
+        if self._end is not None and self._end > now:
+            growth = (engine.used_at(self._end) - usage) / (self._end - now)
+        self._times.append(now)
+        self._history.append(Seen(now, engine.waiting, engine.running, usage, growth))
+        if len(self._times) > KEPT:
+            self.forget_before(now - KEPT_SECONDS)
+
+
+def config_of(pods: Pods, trace_block: int, *, journal: bool) -> Config:
+    """Return what an engine of ``pods`` is started with, for traffic with blocks of that size.
+
+    Raises:
+        ConfigError: there is no such profile, or blocks do not fit into the traffic's.
+    """
+    profile = by_name(pods.profile)
+    block = pods.block_tokens or min(trace_block, LARGEST_BLOCK)
+    if trace_block % block:
+        raise ConfigError(
+            f"blocks of {block} tokens do not divide those of the traffic, which have {trace_block}"
+        )
+    tokens = pods.kv_tokens or profile.kv_tokens
+    return Config(
+        timing=_faster(profile.timing(), pods.speed),
+        kv_blocks=max(tokens // block, 1) + 1,
+        block_tokens=block,
+        max_num_seqs=pods.max_num_seqs,
+        max_num_batched_tokens=pods.max_num_batched_tokens,
+        jitter=pods.jitter,
+        journal=journal,
+    )
+
+
+def _faster(timing: Timing, speed: float) -> Timing:
+    return Timing(
+        base=timing.base / speed,
+        per_decode=timing.per_decode / speed,
+        per_context=timing.per_context / speed,
+        per_prefill=timing.per_prefill / speed,
+        per_attention=timing.per_attention / speed,
+    )

@@ -1,0 +1,326 @@
+"""The simulation: requests come, pickers choose, engines step, until all is answered."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from epp.errors import EppError
+from epp.exchange import Exchange
+from epp.model import EndpointId
+from epp.model import Outcome as Ended
+from epp.prefix.exact.events import Event, Removed, Stored
+from epp.sim.fleet.begun import begin
+from epp.sim.fleet.leap import News
+from epp.sim.fleet.members import Members, configs_of
+from epp.sim.fleet.pod import Pod
+from epp.sim.fleet.replica import Policy, Replica
+from epp.sim.fleet.scenario import Scenario
+from epp.sim.fleet.story import Moment, Outcome, Story
+from epp.sim.fleet.timeline import Timeline, VirtualLoop
+from epp.sim.fleet.traffic import Demand
+from epp.sim.fleet.work import Job, Maker, jobs_of
+from epp.sim.model import Request
+
+SAMPLE_SECONDS = 1.0
+TOLD_EVERY = 200  #: requests, between two words on the progress
+
+Tell = Callable[[int, int], None]  #: requests that are over, and all
+
+
+def _nobody(done: int, of: int) -> None:
+    """Tell nobody."""
+
+
+class _Open(msgspec.Struct, gc=False):
+    """A request under way."""
+
+    jobs: list[Job]  #: of its conversation
+    job: Job
+    story: Story
+    request: Request
+    replica: Replica
+    exchange: Exchange | None = None
+    pod: Pod | None = None
+
+
+class World:
+    """One run. All that is random follows from the seed.
+
+    Args:
+        scenario: what is simulated.
+        policy: of all pickers.
+        demand: what is asked.
+        seed: of choices, losses and phases; traffic has been made by then.
+        tell: is told of the progress.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        policy: Policy,
+        demand: Demand,
+        *,
+        seed: int,
+        tell: Tell = _nobody,
+    ) -> None:
+        self.timeline = Timeline()
+        self._scenario = scenario
+        self._policy = policy
+        self._demand = demand
+        self._seed = seed
+        self._tell = tell
+        self._loop = VirtualLoop(self.timeline)
+        self._draw = random.Random(f"{seed}/world")
+        self._open: dict[str, _Open] = {}
+        self._stories: list[Story] = []
+        self._moments: list[Moment] = []
+        self._seen: set[int] = set()  # blocks that were ever asked for
+        self._queue: deque[int] = deque()  # conversations that wait, in a closed loop
+        self._numbers: dict[int, int] = {}  # of messages of events, by pod
+        self._left = sum(len(talk.steps) for talk in demand.talks)
+        self.replicas = [
+            Replica(i, policy, scenario.pickers, timeline=self.timeline, seed=seed)
+            for i in range(scenario.pickers.replicas)
+        ]
+        reads_events = any(replica.reads_events for replica in self.replicas)
+        configs = configs_of(scenario, demand.block_tokens, journal=reads_events)
+        self.members = Members(
+            scenario, configs, self.timeline, self.replicas,
+            tell=self._news, fail=self._fail, seed=seed,
+        )  # fmt: skip
+        block = self.members.block_tokens
+        self._maker = Maker(demand.block_tokens, block, with_tokens=reads_events)
+
+    def run(self) -> Outcome:
+        """Let it all happen."""
+        began = time.process_time()
+        self.members.start()
+        self._see()
+        self._begin_all()
+        self.timeline.at(0.0, self._sample)
+        try:
+            self._loop.run()
+        finally:
+            self._loop.close()
+        ends = [story.ended_at or story.at for story in self._stories]
+        return Outcome(
+            self._policy.name, self._seed, self._stories, self._moments,
+            max(ends, default=0.0), self._demand.reachable(self.members.kv_tokens),
+            time.process_time() - began,
+        )  # fmt: skip
+
+    def engines(self) -> Mapping[EndpointId, Pod]:
+        """Return the engines as they really are, for policies that may know it."""
+        return {pod.endpoint_id: pod for pod in self.members.pods}
+
+    def _see(self) -> None:
+        """Let policies look that may know everything."""
+        for replica in self.replicas:
+            for made in replica.plugins.values():
+                see = getattr(made, "see", None)
+                if see is not None:
+                    see(self.engines)
+
+    # --- traffic -------------------------------------------------------------------------
+
+    def _begin_all(self) -> None:
+        talks, at_once = self._demand.talks, self._scenario.traffic.conversations_at_once
+        if at_once:
+            self._queue.extend(range(len(talks)))
+            for _ in range(min(at_once, len(talks))):
+                self._begin_next()
+            return
+        self._arrive(0)
+
+    def _arrive(self, position: int) -> None:
+        """Begin conversation ``position`` at its time, then look for the next one."""
+        talks = self._demand.talks
+        if position < len(talks):
+            at = talks[position].begins_at
+            self.timeline.at(at, self._begin_and_go_on, position)
+
+    def _begin_and_go_on(self, position: int) -> None:
+        self._arrive(position + 1)
+        self._begin(position)
+
+    def _begin_next(self) -> None:
+        if self._queue:
+            self._begin(self._queue.popleft())
+
+    def _begin(self, position: int) -> None:
+        self._ask(jobs_of(self._demand.talks[position], position), 0)
+
+    def _ask(self, jobs: list[Job], turn: int) -> None:
+        """Send a request to a picker."""
+        now, job = self.timeline.now(), jobs[turn]
+        request = self._maker.request(job)
+        record = job.record
+        story = Story(
+            job.id, job.business, record.tenant, job.talk, turn, now, record.input_tokens,
+            request.output_tokens, self._ideal(request),
+        )  # fmt: skip
+        replica = self.replicas[0]
+        if len(self.replicas) > 1:
+            replica = self._draw.choice(self.replicas)
+            story.replica = replica.number
+        opened = self._open[job.id] = _Open(jobs, job, story, request, replica)
+        self.timeline.at(now + self._scenario.client_timeout_seconds, self._give_up, job.id)
+        work = replica.route(self._maker.arrival(job, request, now))
+        begin(work, self._loop, lambda result: self._routed(opened, result))
+
+    def _ideal(self, request: Request) -> int:
+        """Tokens of the prompt that were ever asked for."""
+        seen, size, count = self._seen, self.members.block_tokens, 0
+        limit = (request.prompt_tokens - 1) // size
+        for block in request.blocks[:limit]:
+            if block not in seen:
+                break
+            count += 1
+        seen.update(request.blocks)
+        return count * size
+
+    def _routed(self, opened: _Open, result: Exchange | Exception) -> None:
+        """A picker has chosen, or refused."""
+        if isinstance(result, EppError):
+            self._over(opened, "shed")
+            return
+        if isinstance(result, Exception):
+            raise result
+        opened.exchange = result
+        if opened.job.id not in self._open:
+            result.end(Ended.ABANDONED)  # its client left while it waited
+            return
+        chosen = result.pick.endpoints[0]
+        pod = self.members.get(chosen.id)
+        story = opened.story
+        match = result.request.match()
+        if match is not None:
+            story.predicted_tokens = match.held.get(chosen.id, 0) * match.block_tokens
+        result.forwarded()
+        if pod is None or not pod.alive:
+            self._over(opened, "failed")
+            return
+        opened.pod = pod
+        story.pod = pod.number
+        pod.sent += 1
+        wait = pod.pods.request_seconds
+        if wait:
+            self.timeline.at(self.timeline.now() + wait, self._submit, opened)
+        else:
+            self._submit(opened)
+
+    def _submit(self, opened: _Open) -> None:
+        pod = opened.pod
+        if pod is None or opened.job.id not in self._open:
+            return
+        if not pod.alive:
+            self._over(opened, "failed")
+            return
+        try:
+            pod.submit(opened.request)
+        except ValueError:
+            self._over(opened, "too_long")
+
+    # --- answers -------------------------------------------------------------------------
+
+    def _news(self, pod: Pod, news: News) -> None:
+        """An engine ended its steps."""
+        now = self.timeline.now()
+        for request_id in news.first:
+            opened = self._open.get(request_id)
+            if opened is not None and opened.exchange is not None:
+                opened.story.first_at = now
+                opened.replica.first_token(opened.exchange)
+        if pod.config.journal:
+            self._publish(pod)
+        for finished in news.finished:
+            opened = self._open.get(finished.id)
+            if opened is not None and opened.exchange is not None:
+                story = opened.story
+                story.cached_tokens = finished.cached_tokens
+                story.preemptions = finished.preemptions
+                opened.replica.finished(opened.exchange, finished)
+                self._over(opened, "ok")
+
+    def _publish(self, pod: Pod) -> None:
+        """Tell the pickers what an engine's cache gained and lost."""
+        removed, sealed = pod.engine.news()
+        if not removed and not sealed:
+            return
+        events: list[Event] = [Removed(tuple(removed))] if removed else []
+        for each in sealed:
+            blocks = each.request.blocks
+            hashes = tuple(blocks[each.first : each.end])
+            parent = blocks[each.first - 1] if each.first else None
+            tokens = self._maker.tokens(hashes)
+            events.append(Stored(hashes, parent, tokens, pod.config.block_tokens))
+        number = self._numbers.get(pod.number, 0)
+        self._numbers[pod.number] = number + 1
+        message = (number, tuple(events))
+        for replica in self.replicas:
+            if replica.reads_events:
+                replica.feeds.tell(pod.endpoint_id, message)
+
+    def _fail(self, request_id: str) -> None:
+        """The engine of a request died."""
+        opened = self._open.get(request_id)
+        if opened is not None:
+            self._over(opened, "failed")
+
+    def _give_up(self, request_id: str) -> None:
+        """A client has waited too long."""
+        opened = self._open.get(request_id)
+        if opened is None:
+            return
+        if opened.pod is not None and opened.pod.alive:
+            opened.pod.drop(request_id)
+        self._over(opened, "abandoned")
+
+    def _over(self, opened: _Open, outcome: str) -> None:
+        """A request is over, one way or another; its conversation goes on."""
+        now, story = self.timeline.now(), opened.story
+        del self._open[opened.job.id]
+        story.outcome = outcome
+        story.ended_at = now
+        if opened.exchange is not None and not opened.exchange.ended:
+            ended = Ended.ABANDONED if outcome == "abandoned" else Ended.FAILED
+            opened.exchange.end(ended, status=None if outcome == "abandoned" else 503)
+        if opened.pod is not None:
+            opened.pod.sent -= 1
+            self.members.emptied(opened.pod)
+        self._stories.append(story)
+        self._left -= 1
+        if len(self._stories) % TOLD_EVERY == 0 or not self._left:
+            self._tell(len(self._stories), len(self._stories) + self._left)
+        self._next_turn(opened, now)
+
+    def _next_turn(self, opened: _Open, now: float) -> None:
+        jobs, turn = opened.jobs, opened.job.turn + 1
+        if turn == len(jobs):
+            if self._scenario.traffic.conversations_at_once:
+                self._begin_next()
+            return
+        step = self._demand.talks[opened.job.talk].steps[turn]
+        due = now + step.think if step.think is not None else opened.story.at + step.gap
+        self.timeline.at(max(due, now), self._ask, jobs, turn)
+
+    def _sample(self) -> None:
+        """Note how the fleet is, once a second."""
+        pods = [pod for pod in self.members.pods if pod.alive]
+        now = self.timeline.now()
+        self._moments.append(
+            Moment(
+                now,
+                len(pods),
+                tuple(pod.sent for pod in pods),
+                sum(pod.engine.waiting for pod in pods),
+                sum(pod.engine.kv_usage for pod in pods) / max(len(pods), 1),
+            )
+        )
+        if self._left:
+            self.timeline.at(now + SAMPLE_SECONDS, self._sample)

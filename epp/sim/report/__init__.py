@@ -1,0 +1,1 @@
+"""What a simulated run adds up to: figures, comparisons, pages."""

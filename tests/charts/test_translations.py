@@ -71,6 +71,40 @@ def test_a_values_file_of_the_inference_extension_s_charts() -> None:
     assert one(objects, "ServiceMonitor")["spec"]["endpoints"][0]["interval"] == "10s"
 
 
+@pytest.mark.parametrize("as_list", [False, True])
+def test_flags_of_other_charts_bring_the_rights_and_ports_they_need(as_list: bool) -> None:
+    flags: Any = {"ha-enable-leader-election": True, "metrics-endpoint-auth": "true",
+                  "grpc-port": 9100, "v": 4}  # fmt: skip
+    if as_list:
+        flags = [{"name": name, "value": value} for name, value in flags.items()]
+    tree = {"extension": {"inferenceExtension": {"flags": flags, "replicas": 2},
+                          "inferencePool": {"modelServers": {"matchLabels": {"a": "b"}}}},
+            "router": {"router": {"epp": {"flags": flags, "replicas": 2},
+                                  "modelServers": {"matchLabels": {"a": "b"}}}}}  # fmt: skip
+    objects = render(tree["extension" if as_list else "router"])
+    options = told(objects)
+    assert (options.ha_enable_leader_election, options.metrics_endpoint_auth) == (True, True)
+    assert (options.grpc_port, options.verbosity) == (9100, 4)
+    ports = {each["name"]: each["containerPort"] for each in container(objects)["ports"]}
+    assert ports["grpc"] == 9100
+    names = [each.partition("=")[0] for each in container(objects)["args"]]
+    assert len(names) == len(set(names))
+    assert any("leases" in rule["resources"] for rule in one(objects, "Role")["rules"])
+    assert one(objects, "ClusterRole")["rules"][0]["resources"] == ["tokenreviews"]
+    assert one(objects, "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_flags_of_other_charts_may_turn_off_what_needs_rights() -> None:
+    flags = {"ha-enable-leader-election": "false", "metrics-endpoint-auth": False}
+    objects = render({
+        "router": {"epp": {"flags": flags, "replicas": 2},
+                   "modelServers": {"matchLabels": {"a": "b"}}},
+    })  # fmt: skip
+    options = told(objects)
+    assert (options.ha_enable_leader_election, options.metrics_endpoint_auth) == (False, False)
+    assert all_of(objects, "ClusterRole") == []
+
+
 def test_installing_says_which_values_change_nothing() -> None:
     said = notes(read("router-tree"))
     for path in (

@@ -124,9 +124,12 @@ def schema() -> Schema:
     says = {value.path: value.says for value in values() if value.says}
     whole = _of("", defaults(), says)
     whole["properties"]["global"] = {"type": "object"}
+    known = {path for translation in translations() for path in translation.came}
     for translation in translations():
         says_where = f"-> {translation.to}" if translation.to else f"ignored: {translation.ignored}"
         for path in translation.came:
+            if path.rpartition(".")[0] in known:
+                continue  # a flag, and those may have any name
             _add(whole, path.split("."), {"description": says_where})
     about = {"$schema": "https://json-schema.org/draft-07/schema#", "title": "epp"}
     return {**about, **whole, "definitions": configuration()}

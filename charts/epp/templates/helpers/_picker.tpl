@@ -24,7 +24,7 @@
 - --grpc-port={{ int $ports.extProc }}
 - --grpc-health-port={{ int $ports.health }}
 - --metrics-port={{ int $ports.metrics }}
-- --metrics-endpoint-auth={{ get (include "epp.flags" . | fromYaml) "metrics-endpoint-auth" | default $v.monitoring.auth }}
+- --metrics-endpoint-auth={{ $v.monitoring.auth }}
 - --secure-serving={{ include "epp.tls" . | default "false" }}
 {{- if and (include "epp.tls" .) $v.picker.tls.secretName }}
 - --cert-path=/certificates
@@ -44,7 +44,7 @@
 - --plugin-path=/config/{{ $name }}
 {{- end }}
 {{- end }}
-{{- range $name, $value := omit (include "epp.flags" . | fromYaml) "secure-serving" "metrics-endpoint-auth" }}
+{{- range $name, $value := omit (include "epp.flags" . | fromYaml) "secure-serving" "metrics-endpoint-auth" "ha-enable-leader-election" "grpc-port" "grpc-health-port" "metrics-port" }}
 - {{ printf "--%s=%s" $name $value | quote }}
 {{- end }}
 {{- end -}}

@@ -12,6 +12,9 @@ Numbers come back as floats, so ports are rendered with `int`.
 {{- if hasKey $rule "read" -}}
 {{- $value = include "epp.read" (dict "rule" $rule "from" $from "value" $value) -}}
 {{- end -}}
+{{- if has (toString $value) (list "true" "false") -}}
+{{- $value = eq (toString $value) "true" -}}
+{{- end -}}
 {{- $path := splitList "." $rule.to -}}
 {{- $into := $values -}}
 {{- range $key := initial $path -}}
@@ -24,11 +27,21 @@ Numbers come back as floats, so ports are rendered with `int`.
 {{- toYaml $values -}}
 {{- end -}}
 
-{{- /* The value at a dotted path as `value: ...`, or nothing if there is none. */ -}}
+{{- /*
+The value at a dotted path as `value: ...`, or nothing if there is none. A list of `name` and
+`value` counts as a map.
+*/ -}}
 {{- define "epp.at" -}}
 {{- $at := .values -}}
 {{- $found := true -}}
 {{- range $key := splitList "." .path -}}
+{{- if kindIs "slice" $at -}}
+{{- $map := dict -}}
+{{- range $at -}}
+{{- if and (kindIs "map" .) (hasKey . "name") -}}{{- $_ := set $map .name .value -}}{{- end -}}
+{{- end -}}
+{{- $at = $map -}}
+{{- end -}}
 {{- if and $found (kindIs "map" $at) -}}
 {{- if hasKey $at $key -}}{{- $at = get $at $key -}}{{- else -}}{{- $found = false -}}{{- end -}}
 {{- else -}}

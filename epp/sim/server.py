@@ -302,7 +302,10 @@ class EngineServer:
         """Write an event stream; pieces that became ready together go out in one write."""
         response = web.StreamResponse(headers={**STREAM_HEADERS, NAME_HEADER: self.options.name})
         response.enable_chunked_encoding()
-        await response.prepare(request)
+        try:
+            await response.prepare(request)
+        except ConnectionError:  # the client has left
+            return response
         parts: list[bytes] = []
         opened = closed = False
         while not closed:

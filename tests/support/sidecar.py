@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import aiohttp
 import msgspec
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from epp.sidecar.options import SidecarOptions
@@ -100,10 +102,10 @@ def changed(options: EngineOptions, **fields: Any) -> EngineOptions:
 
 
 @contextlib.asynccontextmanager
-async def beside(port: int, **options: Any) -> AsyncIterator[Sidecar]:
-    """Run a sidecar of the engine at ``port``, in plain HTTP, on a free port."""
+async def beside(engine_port: int, **options: Any) -> AsyncIterator[Sidecar]:
+    """Run a sidecar of an engine, in plain HTTP, on a free port."""
     defaults = {"host": "127.0.0.1", "port": 0, "secure_proxy": False, "drain_timeout": 0.0}
-    sidecar = Sidecar(SidecarOptions(**{**defaults, "model_server_port": port, **options}))
+    sidecar = Sidecar(SidecarOptions(**{**defaults, "model_server_port": engine_port, **options}))
     await sidecar.start()
     try:
         yield sidecar
@@ -134,3 +136,44 @@ def with_sidecar(
         assert not left, left
 
     asyncio.run(main())
+
+
+class Recorder:
+    """A server that writes down what it is sent, and answers as it is told."""
+
+    def __init__(self, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> None:
+        self.seen: list[tuple[str, dict[str, str], Any]] = []  #: path, headers, body
+        self.port = 0
+        self._answer = answer
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        raw = await request.read()
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.seen.append((request.path, headers, json.loads(raw) if raw else None))
+        return await self._answer(request)
+
+    def bodies(self, path: str) -> list[Any]:
+        return [body for seen, _, body in self.seen if seen == path]
+
+
+async def good(request: web.Request) -> web.StreamResponse:
+    """An answer for every path."""
+    return web.json_response({"choices": [{"text": "ok"}]})
+
+
+@contextlib.asynccontextmanager
+async def recording(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]] = good,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[Recorder]:
+    recorder = Recorder(answer)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", recorder.handle)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+        recorder.port = runner.addresses[0][1]
+        yield recorder
+    finally:
+        await runner.cleanup()

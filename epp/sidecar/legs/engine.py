@@ -21,6 +21,10 @@ _ERROR_EVENT = b'data: {"error"'  #: begins the stream of an engine that failed 
 _BODILESS = (204, 304)
 
 
+class _Broken(Exception):
+    """The engine did not finish its answer."""
+
+
 class Opened(msgspec.Struct):
     """An answer whose first bytes have come."""
 
@@ -100,16 +104,26 @@ class Engine:
         has_body = request.method != "HEAD" and answer.status not in _BODILESS
         if has_body and "content-length" not in answer.headers and request.version >= (1, 1):
             response.enable_chunked_encoding()
-        await response.prepare(request)
         try:
-            if opened.first:
-                await response.write(opened.first)
-            while piece := await answer.content.readany():
+            await response.prepare(request)
+            async for piece in _pieces(opened):
                 await response.write(piece)
             await response.write_eof()
-        except (aiohttp.ClientError, TimeoutError):
+        except _Broken:
             # The client must not take this for the end: it sees the connection break, as from an engine.
             if request.transport is not None:
                 request.transport.abort()
             self._metrics.broken.inc()
+        except ConnectionError:
+            pass  # the client has left
         return response
+
+
+async def _pieces(opened: Opened) -> AsyncIterator[bytes]:
+    piece = opened.first
+    while piece:
+        yield piece
+        try:
+            piece = await opened.answer.content.readany()
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            raise _Broken from None

@@ -218,9 +218,10 @@ class Reflector:
         """Remember what went wrong."""
         count = self._failures + 1
         often = error.status == 410 or count & (count - 1)  # only powers of two are worth a line
-        log.log(
-            logging.DEBUG if often else logging.WARNING, "%s (failure %d in a row)", error, count
-        )
+        level = logging.DEBUG if often else logging.WARNING
+        if error.status == 404:  # what is not installed may stay so for good
+            level = logging.DEBUG if count > 1 else logging.INFO
+        log.log(level, "%s (failure %d in a row)", error, count)
         if not may_resume(error):
             self._version = ""
         if error.status:

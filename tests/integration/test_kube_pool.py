@@ -247,12 +247,17 @@ def test_one_unreadable_policy_harms_no_other() -> None:
 
 def test_missing_crds_turn_the_features_off_and_are_said_once() -> None:
     async def main() -> None:
-        with Lines("epp.collect.kube.policies") as said:
+        with Lines("epp.collect.kube.policies") as said, Lines("epp.kube.reflect") as asked:
             async with followed(pod("a"), pools=POOL, missing=POLICIES) as it:
                 await until(lambda: it.pool.synced)
                 await until(lambda: len(said.about("is not installed")) == 2)
-                await asyncio.sleep(0.5)
+                collections = sorted(POLICIES)
+                await until(
+                    lambda: all(len(it.kube.asked("list", each)) >= 4 for each in collections)
+                )
                 assert len(said.lines) == 2
+                assert len(asked.about("404")) == len(POLICIES)
+                assert asked.about("warning") == []
 
     asyncio.run(main())
 

@@ -198,7 +198,7 @@ def _traffic(verbs: Any) -> None:
 
 
 def _sim(verbs: Any) -> None:
-    from epp.sim.fleet.arguments import add_arguments  # noqa: PLC0415
+    from epp.sim.report.arguments import add_arguments  # noqa: PLC0415
 
     sim = verbs.add_parser(
         "sim",

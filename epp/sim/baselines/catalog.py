@@ -9,9 +9,15 @@ from typing import Any
 
 from epp.catalog import Catalog
 from epp.errors import ConfigError
+from epp.sim.baselines.aibrix import AibrixPrefix
+from epp.sim.baselines.cache_aware import CacheAware
+from epp.sim.baselines.dynamo import Dynamo
 from epp.sim.baselines.greedy import GreedyWork
+from epp.sim.baselines.least_load import LeastLoad
 from epp.sim.baselines.lmetric import LMetric
+from epp.sim.baselines.oracle import Oracle
 from epp.sim.baselines.plain import LeastRequest, PowerOfTwo, Random, RoundRobin
+from epp.sim.baselines.preble import Preble
 from epp.sim.baselines.ring import PrefixHash, SessionHash
 from epp.sim.fleet.replica import Policy
 
@@ -24,6 +30,12 @@ BASELINES: tuple[type[Any], ...] = (
     PrefixHash,
     LMetric,
     GreedyWork,
+    CacheAware,
+    Dynamo,
+    LeastLoad,
+    AibrixPrefix,
+    Preble,
+    Oracle,
 )
 
 APPROXIMATE = "- type: approx-prefix-cache-producer\n"
@@ -62,14 +74,23 @@ def _one(type_: str, index: str = "") -> str:
     return f"plugins:\n{index}- type: {type_}\n"
 
 
+def _dynamo(temperature: float, index: str) -> str:
+    return f"{_one('sim-dynamo', index)}  parameters: {{temperature: {temperature}}}\n"
+
+
+EVENTS = "the same on KV events"
+
 POLICIES: Mapping[str, tuple[str, str]] = {
     "default": ("", "what `epp serve` does without a configuration"),
     "llm-d-2-2-3": (_scorers(2, 2, 3, APPROXIMATE), "llm-d's default: queue 2, KV 2, prefix 3"),
-    "llm-d-2-2-3-exact": (_scorers(2, 2, 3, EXACT), "the same on KV events"),
-    "llm-d-1-1-1": (_scorers(1, 1, 1, APPROXIMATE), "queue, KV and prefix alike"),
+    "llm-d-2-2-3-exact": (_scorers(2, 2, 3, EXACT), EVENTS),
+    "llm-d-3-2-2": (_scorers(2, 2, 3, APPROXIMATE), "prefix 3, queue 2, KV 2: the same weights"),
+    "llm-d-3-2-2-exact": (_scorers(2, 2, 3, EXACT), EVENTS),
+    "llm-d-2-1-1": (_scorers(1, 1, 2, APPROXIMATE), "prefix 2, queue 1, KV 1"),
+    "llm-d-1-1-1": (_scorers(1, 1, 1, APPROXIMATE), "prefix, queue and KV alike"),
     "llm-d-load": (_scorers(1, 1, 0, APPROXIMATE), "queue and KV only"),
     "llm-d-sticky": (_sticky(APPROXIMATE), "llm-d's affinity filter, then token load"),
-    "llm-d-sticky-exact": (_sticky(EXACT), "the same on KV events"),
+    "llm-d-sticky-exact": (_sticky(EXACT), EVENTS),
     "round-robin": (_one("sim-round-robin"), "each engine in turn"),
     "random": (_one("sim-random"), "any engine"),
     "least-request": (_one("sim-least-request"), "fewest own requests in flight"),
@@ -79,10 +100,22 @@ POLICIES: Mapping[str, tuple[str, str]] = {
         _one("sim-chwbl"),
         "ring on the prompt's beginning, load at most 1.25 times the mean",
     ),
-    "lmetric": (_one("sim-lmetric", APPROXIMATE), "uncached tokens times requests"),
-    "lmetric-exact": (_one("sim-lmetric", EXACT), "the same on KV events"),
+    "cache-aware": (_one("sim-cache-aware", APPROXIMATE), "SGLang's and vLLM's: 0.3, 64, 1.5"),
     "greedy": (_one("sim-greedy-work", APPROXIMATE), "least uncached tokens in flight"),
-    "greedy-exact": (_one("sim-greedy-work", EXACT), "the same on KV events"),
+    "greedy-exact": (_one("sim-greedy-work", EXACT), EVENTS),
+    "lmetric": (_one("sim-lmetric", APPROXIMATE), "uncached tokens times requests"),
+    "lmetric-exact": (_one("sim-lmetric", EXACT), EVENTS),
+    "dynamo": (_dynamo(0, APPROXIMATE), "Dynamo's cost, the least"),
+    "dynamo-exact": (_dynamo(0, EXACT), EVENTS),
+    "dynamo-0.5": (_dynamo(0.5, APPROXIMATE), "Dynamo's cost, softmax of temperature 0.5"),
+    "dynamo-0.5-exact": (_dynamo(0.5, EXACT), EVENTS),
+    "least-load": (_one("sim-least-load"), "SMG's: queued tokens and a KV barrier"),
+    "aibrix": (
+        _one("sim-aibrix-prefix", APPROXIMATE),
+        "AIBrix's prefix-cache: 8 requests, 1 sigma",
+    ),
+    "preble": (_one("sim-preble", APPROXIMATE), "Preble's E2, without its eviction cost"),
+    "oracle": (_one("sim-oracle"), "knows queues, caches and speeds as they are: a bound"),
 }
 """Configuration and description by name."""
 

@@ -60,6 +60,8 @@ class Pod:
         self.group = 0  #: position in the scenario's fleet
         self.alive = True
         self.sent = 0  #: requests that were sent here and are not over
+        self.backlog = 0  #: uncached prompt tokens of those without a first token
+        self._uncached: dict[str, int] = {}  # of each of them
         self._timeline = timeline
         self._tell = tell
         self._version = 0  # of the plan under way: events of another one are void
@@ -84,11 +86,25 @@ class Pod:
         """
         now = self._timeline.now()
         self.engine.submit(request, now)
+        self._uncached[request.id] = uncached = request.prompt_tokens - self.cached(request)
+        self.backlog += uncached
         self._interrupt(now)
         self._note(now)
 
+    def cached(self, request: Request) -> int:
+        """Prompt tokens of ``request`` that the cache holds at this moment."""
+        block = self.config.block_tokens
+        limit = (request.prompt_tokens - 1) // block
+        return self.engine.cache.match(request.blocks, limit) * block
+
+    @property
+    def usage(self) -> float:
+        """Part of the KV blocks in use at this moment, 0.0 to 1.0."""
+        return self.engine.used_at(self._timeline.now())
+
     def drop(self, request_id: str) -> None:
         """Its client left: the request ends with the step under way."""
+        self.backlog -= self._uncached.pop(request_id, 0)
         if self._end is None:
             self.engine.abort(request_id, self._timeline.now())
             return
@@ -153,6 +169,8 @@ class Pod:
             return
         now = self._timeline.now()
         news = self.engine.finish(now)
+        for request_id in news.first:
+            self.backlog -= self._uncached.pop(request_id, 0)
         dropped, self._dropped = self._dropped, []
         for request_id in dropped:
             self.engine.abort(request_id, now)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from epp.sim.baselines.catalog import policy_of
+from epp.sim.demand.traffic import Demand, demand_of
 from epp.sim.fleet.scenario import Scenario
 from epp.sim.fleet.story import Outcome
-from epp.sim.fleet.traffic import Demand, demand_of
 from epp.sim.fleet.world import World
 
 

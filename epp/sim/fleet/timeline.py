@@ -66,7 +66,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_soon(
         self,
         callback: Callable[[Unpack[Facts]], object],
-        *args: Unpack[Facts],
+        *args: *Facts,
         context: Context | None = None,
     ) -> asyncio.Handle:
         """See `asyncio.loop.call_soon`."""
@@ -77,7 +77,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self,
         when: float,
         callback: Callable[[Unpack[Facts]], object],
-        *args: Unpack[Facts],
+        *args: *Facts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """See `asyncio.loop.call_at`."""

@@ -14,6 +14,8 @@ from epp.exchange import Exchange
 from epp.model import EndpointId
 from epp.model import Outcome as Ended
 from epp.prefix.exact.events import Event, Removed, Stored
+from epp.sim.demand.traffic import Demand
+from epp.sim.demand.work import Job, Maker, jobs_of
 from epp.sim.fleet.begun import begin
 from epp.sim.fleet.leap import News
 from epp.sim.fleet.members import Members, configs_of
@@ -22,8 +24,6 @@ from epp.sim.fleet.replica import Policy, Replica
 from epp.sim.fleet.scenario import Scenario
 from epp.sim.fleet.story import Moment, Outcome, Story
 from epp.sim.fleet.timeline import Timeline, VirtualLoop
-from epp.sim.fleet.traffic import Demand
-from epp.sim.fleet.work import Job, Maker, jobs_of
 from epp.sim.model import Request
 
 SAMPLE_SECONDS = 1.0
@@ -118,13 +118,17 @@ class World:
         """Return the engines as they really are, for policies that may know it."""
         return {pod.endpoint_id: pod for pod in self.members.pods}
 
+    def asked(self, request_id: str) -> Request:
+        """Return what an engine is asked by a request under way."""
+        return self._open[request_id].request
+
     def _see(self) -> None:
         """Let policies look that may know everything."""
         for replica in self.replicas:
             for made in replica.plugins.values():
                 see = getattr(made, "see", None)
                 if see is not None:
-                    see(self.engines)
+                    see(self)
 
     # --- traffic -------------------------------------------------------------------------
 

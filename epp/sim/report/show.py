@@ -12,9 +12,9 @@ from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
 
 from epp.errors import ConfigError
+from epp.sim.demand.traffic import Demand, demand_of
 from epp.sim.fleet.run import run
 from epp.sim.fleet.scenario import Scenario, read_scenario
-from epp.sim.fleet.traffic import Demand, demand_of
 from epp.sim.report.figures import Figures, Routing, Summary, summarize
 
 WIDTH = 120  #: columns of a table, at least

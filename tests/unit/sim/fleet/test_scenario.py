@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from epp.errors import ConfigError
+from epp.sim.demand.traffic import hurried
 from epp.sim.fleet.scenario import Add, Burst, Crash, read_scenario, scenario_of
-from epp.sim.fleet.traffic import hurried
 
 
 def test_parts_that_are_not_told_have_defaults():

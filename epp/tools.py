@@ -124,7 +124,9 @@ def _bench(verbs: Any) -> None:
         "Needs epp[gateway].",
     )
     bench.add_argument("--seconds", type=float, default=6.0, help="load time of each case")
-    bench.add_argument("--only", default="", metavar="CASE,...", help="run only these cases")
+    bench.add_argument(
+        "--only", default="", metavar="CASE,...", help="run only these; kv is all of KV events"
+    )
     bench.add_argument("--output", default="build/bench.json", help="where the figures go")
     bench.set_defaults(run=_run_bench)
 

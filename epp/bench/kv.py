@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -26,6 +28,10 @@ VOCABULARY = 150_000
 TENANTS = 4
 TAIL_TOKENS = 1024  #: of a prompt looked up that nobody holds
 LEAST = 200  #: look-ups
+
+
+REFERENCES = 10_000_000
+FILL_ENDPOINTS = 10  #: that hold the same blocks
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -49,13 +55,13 @@ def ingest(seconds: float) -> Cost:
         index.join(EndpointId(f"pod-{i}"))
     spent, blocks, number = 0.0, 0, 0
     while spent < seconds:
-        messages = [_messages(draw) for _ in range(50)]
+        requests = [list(request(draw)) for _ in range(50)]
         began = time.process_time()
-        for told, count in messages:
+        for told in requests:
             endpoint_id = EndpointId(f"pod-{number % INGEST_ENDPOINTS}")
-            for payload in told:
+            for payload, count in told:
                 index.apply(endpoint_id, parse(payload).events)
-            blocks += count
+                blocks += count
             number += 1
         spent += time.process_time() - began
     return Cost(spent / blocks * 1000, blocks / spent, blocks)
@@ -97,6 +103,29 @@ def look_up_128k(seconds: float) -> Cost:
     return _timed(index, prompt, seconds)
 
 
+def memory(references: int) -> float:
+    """Return what `REFERENCES` take, in MB, judged by so many: half of them held by ten endpoints.
+
+    A reference is a block that one endpoint holds.
+    """
+    index = _joined()
+    before = _resident()
+    tokens = random.Random(8).randbytes(PROMPT_BLOCKS * BLOCK * 4)
+    for number in range(references // PROMPT_BLOCKS // 2):
+        hashes = tuple(range(number << 8, (number << 8) + PROMPT_BLOCKS))
+        event = Stored(hashes, None, number.to_bytes(4, "little") + tokens[4:], BLOCK)
+        index.apply(EndpointId(f"pod-{number % ENDPOINTS}"), [event])
+        shared = Stored(
+            hashes, None, (number // FILL_ENDPOINTS).to_bytes(4, "big") + tokens[4:], BLOCK
+        )
+        index.apply(EndpointId(f"pod-{number % FILL_ENDPOINTS + ENDPOINTS // 2}"), [shared])
+    return (_resident() - before) / references * REFERENCES / 1e6
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _timed(index: ExactIndex, prompt: Callable[[], Prompt], seconds: float) -> Cost:
     took: list[float] = []
     for _ in range(20):
@@ -120,18 +149,17 @@ def _joined() -> ExactIndex:
     return index
 
 
-def _messages(draw: random.Random) -> tuple[list[bytes], int]:
-    """Return the messages of one request, and how many blocks they tell of."""
+def request(draw: random.Random) -> Iterator[tuple[bytes, int]]:
+    """Yield the payloads that tell of one request, each with the number of its blocks."""
     hashes = [draw.getrandbits(64) for _ in range(PROMPT_BLOCKS + ANSWER_BLOCKS)]
-    told = [_stored(draw, hashes[:PROMPT_BLOCKS], None)]
-    told += [
-        _stored(draw, hashes[i : i + 1], hashes[i - 1]) for i in range(PROMPT_BLOCKS, len(hashes))
-    ]
+    yield _payload(_stored(draw, hashes[:PROMPT_BLOCKS], None)), PROMPT_BLOCKS
+    for i in range(PROMPT_BLOCKS, len(hashes)):
+        yield _payload(_stored(draw, hashes[i : i + 1], hashes[i - 1])), 1
     removed = [
         {"type": "BlockRemoved", "block_hashes": [each], "medium": "GPU", "group_idx": 0}
         for each in reversed(hashes)
     ]
-    return [*map(_payload, told), _payload(*removed)], 2 * len(hashes)
+    yield _payload(*removed), len(hashes)
 
 
 def _stored(draw: random.Random, hashes: list[int], parent: int | None) -> dict[str, object]:

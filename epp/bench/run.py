@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from epp import fleet
-from epp.bench import access_log, kv
+from epp.bench import access_log, kv, targets
+from epp.bench.kv_live import live
 from epp.bench.schedule import schedule
 from epp.gateway.options import Mode
 from epp.gateway.render import GatewayOptions
@@ -68,6 +69,7 @@ class Measured(msgspec.Struct, frozen=True):
     requests: int
     errors: int
     core_percent: float | None = None  #: of one core, where the load is a fixed rate
+    megabytes: float | None = None  #: where it is memory that matters
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -98,8 +100,9 @@ CEILINGS = {
 def run(parsed: argparse.Namespace) -> int:
     """Run the chosen cases; return 1 if an error or a gross regression was seen."""
     console = Console(width=max(Console().width, WIDTH))
-    chosen = set(filter(None, parsed.only.split(",")))
-    known = {case.name for case in CASES} | set(INSIDE)
+    named = filter(None, parsed.only.split(","))
+    chosen = {case for name in named for case in SECTIONS.get(name, (name,))}
+    known = {case.name for case in CASES} | set(INSIDE) | set(LONG)
     if unknown := chosen - known:
         console.print(
             f"unknown cases: {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}"
@@ -110,14 +113,15 @@ def run(parsed: argparse.Namespace) -> int:
         if not chosen or case.name in chosen:
             console.print(f"{case.name} ...", highlight=False)
             measured[case.name] = asyncio.run(_case(case, parsed.seconds))
-    for name, measure in INSIDE.items():
-        if not chosen or name in chosen:
+    for name, measure in {**INSIDE, **LONG}.items():
+        if name in chosen or (not chosen and name in INSIDE):
             console.print(f"{name} ...", highlight=False)
             measured[name] = measure(parsed.seconds)
     _print(console, measured)
     output = Path(parsed.output)
     before = json.loads(output.read_text()) if chosen and output.exists() else {}
     fleet.dump({**before, **msgspec.to_builtins(measured)}, output)
+    targets.show(console, {name: msgspec.to_builtins(of) for name, of in measured.items()})
     wrong = _ratios(console, measured)
     errors = sum(of.errors for of in measured.values())
     if errors:
@@ -142,14 +146,47 @@ def _kv(measure: Callable[[float], kv.Cost], seconds: float) -> Measured:
     return Measured(cost.cpu_ms, None, cost.rate, cost.p50_ms, cost.p99_ms, cost.count, 0)
 
 
+def _kv_live(seconds: float) -> Measured:
+    seen = live(seconds)
+    return Measured(None, None, seen.blocks_per_second, None, None, 0, seen.lost, seen.cpu_percent)
+
+
+def _kv_live_pick(seconds: float) -> Measured:
+    seen = live(seconds)
+    return Measured(None, None, seen.requests / seconds, seen.pick_p50_ms, seen.pick_p99_ms,
+                    seen.requests, 0)  # fmt: skip
+
+
+def _kv_live_visible(seconds: float) -> Measured:
+    seen = live(seconds)
+    return Measured(None, None, seen.probes / seconds, seen.visible_p50_ms, seen.visible_p99_ms,
+                    seen.probes, 0)  # fmt: skip
+
+
+def _kv_memory(references: int, _seconds: float) -> Measured:
+    return Measured(None, None, 0.0, None, None, 0, 0, megabytes=kv.memory(references))
+
+
 INSIDE: Mapping[str, Callable[[float], Measured]] = {
     "schedule_1000x8k": _schedule,
     "access_log_2000": _access_log,
     "kv_ingest": partial(_kv, kv.ingest),
     "kv_lookup_8k_1000": partial(_kv, kv.look_up_8k),
     "kv_lookup_128k": partial(_kv, kv.look_up_128k),
+    "kv_live": _kv_live,
+    "kv_live_pick": _kv_live_pick,
+    "kv_live_visible": _kv_live_visible,
+    "kv_memory": partial(_kv_memory, kv.REFERENCES // 10),
 }
 """Cases that need no gateway; each is given the seconds to measure."""
+LONG: Mapping[str, Callable[[float], Measured]] = {
+    "kv_memory_10m": partial(_kv_memory, kv.REFERENCES),
+}
+"""Cases that take long; they run only if named."""
+SECTIONS: Mapping[str, Sequence[str]] = {
+    "kv": tuple(name for name in (*INSIDE, *LONG) if name.startswith("kv_")),
+}
+"""Names for several cases."""
 
 
 async def _case(case: Case, seconds: float) -> Measured:

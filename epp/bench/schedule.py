@@ -26,9 +26,7 @@ def schedule(*, endpoints: int, prompt_tokens: int) -> tuple[float, float, float
     """Time decisions: CPU ms, decisions/s, p50 ms, p99 ms, count. Parsing and booking included."""
     draw = random.Random(3)
     clock = SystemClock()
-    pool, ledger = Pool("bench"), Ledger()
-    for i in range(endpoints):
-        pool.put(_endpoint(i, draw, clock.now()))
+    pool, ledger = pool_of(endpoints, draw, clock.now()), Ledger()
     parts = Parts(clock=clock, random=draw, ledger=ledger, pool=pool)
     router = Router(
         pool, configure(None, parts)[1], ledger, clock=clock,
@@ -61,6 +59,14 @@ async def _time(router: Router, arrivals: list[Arrival]) -> tuple[float, float, 
         percentile(took, 99) or 0.0,
         DECISIONS,
     )
+
+
+def pool_of(endpoints: int, draw: random.Random, now: float) -> Pool:
+    """Return a pool of endpoints with loads as of ``now``."""
+    pool = Pool("bench")
+    for i in range(endpoints):
+        pool.put(_endpoint(i, draw, now))
+    return pool
 
 
 def _endpoint(i: int, draw: random.Random, now: float) -> Endpoint:

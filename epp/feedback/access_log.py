@@ -8,7 +8,7 @@ batches; one of type ``DownstreamEnd`` per request. They are matched by ``x-requ
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -22,9 +22,6 @@ from epp.model import Outcome, Usage, join_host_port
 SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 MOST = float(2**53)  #: numbers from here on are nobody's count
 METADATA = "epp"  #: dynamic metadata namespace that the lean gateway's filters write to
-
-_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
-_MEASURED = (*_COUNTS, "first_chunk_ms")
 
 #: Begins the details of an answer whose status, such as 200, was sent before its body broke off.
 _BROKEN_OFF = "upstream_reset_after_response_started"
@@ -63,24 +60,27 @@ class AccessLogs:
 
 
 def read(logged: Any) -> Entry:
-    """Translate one ``HTTPAccessLogEntry``. What is not there is not looked at: 5 us an entry."""
-    common = logged.common_properties
-    response = logged.response
+    """Translate one ``HTTPAccessLogEntry``. What is not there is not looked at: 4 us an entry.
+
+    Each look into a part of the message makes an object, so no part is looked into twice.
+    """
+    common, response = logged.common_properties, logged.response
     status = response.response_code.value or None
     address = common.upstream_remote_address.socket_address
     flags = common.response_flags if common.HasField("response_flags") else None
-    numbers = _numbers(common.metadata.filter_metadata)
-    first, arrived = numbers.get("first_chunk_ms"), _seconds(common, "time_to_last_rx_byte") or 0.0
-    whole, host = _seconds(common, "duration"), address.address
+    usage, first = _measured(common.metadata.filter_metadata)
+    whole, host = _seconds(common.duration), address.address
+    told = whole > 0 or common.HasField("duration")
+    arrived = _seconds(common.time_to_last_rx_byte)
     return Entry(
         request_id=logged.request.request_id,
         outcome=_outcome(status, response.response_code_details, flags),
         status=status,
         served=join_host_port(host, address.port_value) if host else "",
         response_bytes=response.response_body_bytes,
-        usage=_usage(numbers),
+        usage=usage,
         first_byte_seconds=None if first is None else max(first / 1000 - arrived, 0.0),
-        seconds=None if whole is None else max(whole - arrived, 0.0),
+        seconds=max(whole - arrived, 0.0) if told else None,
         streamed="text/event-stream" in response.response_headers.get("content-type", ""),
         attempts=common.upstream_request_attempt_count or None,
         flags="" if flags is None else ",".join(field.name for field, _ in flags.ListFields()),
@@ -109,35 +109,34 @@ def _cut(flags: Any) -> bool:
     )
 
 
-def _numbers(metadata: Any) -> Mapping[str, float]:
-    """What the gateway's filters measured: numbers that are not negative, by name."""
+def _measured(metadata: Any) -> tuple[Usage | None, float | None]:
+    """What the gateway's filters measured: usage, and milliseconds to the first chunk."""
     if METADATA not in metadata:
-        return {}
+        return None, None
     fields = metadata[METADATA].fields
-    found: dict[str, float] = {}
-    for name in _MEASURED:
-        if name in fields:  # asking for what is missing would add it
-            value = fields[name]
-            number = value.number_value  # 0.0 also where the value is no number
-            if 0 < number < MOST or (number == 0 and value.HasField("number_value")):
-                found[name] = number
-    return found
-
-
-def _usage(numbers: Mapping[str, float]) -> Usage | None:
-    prompt, completion, cached = map(numbers.get, _COUNTS)
+    prompt, completion = _count(fields, "prompt_tokens"), _count(fields, "completion_tokens")
+    cached, first = _count(fields, "cached_tokens"), _number(fields, "first_chunk_ms")
     if prompt is None and completion is None and cached is None:
-        return None
-    return Usage(
-        None if prompt is None else int(prompt),
-        None if completion is None else int(completion),
-        None if cached is None else int(cached),
-    )
+        return None, first
+    return Usage(prompt, completion, cached), first
 
 
-def _seconds(common: Any, name: str) -> float | None:
-    """Return a duration, counted from the request's first byte; None if it is not told."""
-    if not common.HasField(name):
+def _count(fields: Any, name: str) -> int | None:
+    number = _number(fields, name)
+    return None if number is None else int(number)
+
+
+def _number(fields: Any, name: str) -> float | None:
+    """Return a number that is not negative; None where there is no such number."""
+    if name not in fields:  # asking for what is missing would add it
         return None
-    told = getattr(common, name)
+    value = fields[name]
+    number: float = value.number_value  # 0.0 also where the value is no number
+    if 0 < number < MOST or (number == 0 and value.HasField("number_value")):
+        return number
+    return None
+
+
+def _seconds(told: Any) -> float:
+    """Return a duration, counted from the request's first byte; 0 if it is not told."""
     return told.seconds + told.nanos * 1e-9  # type: ignore[no-any-return]

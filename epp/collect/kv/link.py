@@ -24,8 +24,8 @@ _CONNECTION = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _OPTIONS: Mapping[str, Any] = {
     "rcvhwm": HELD_MESSAGES,
     "maxmsgsize": 256 << 20,
-    "reconnect_ivl": 100,  # ms, as all below
-    "reconnect_ivl_max": 2000,
+    "reconnect_ivl": 300,  # ms, as all below; it is not doubled where something else listens there
+    "reconnect_ivl_max": 3000,
     "connect_timeout": 3000,
     "heartbeat_ivl": 5000,  # a pod that is gone without a word is noticed
     "heartbeat_timeout": 15_000,

@@ -15,7 +15,7 @@ from epp.sim.model import Config, Request
 from epp.sim.profiles import Timing, by_name
 
 PORT = 8000
-LARGEST_BLOCK = 128  #: tokens of a block, unless the scenario says otherwise
+LARGEST_BLOCK = 256  #: tokens of a block, unless the scenario says otherwise
 KEPT_SECONDS = 120.0  #: of history; more than scrapes may be late
 KEPT = 4096  #: entries of history, before older ones are let go
 

@@ -27,7 +27,16 @@ def _run(verbs: Any) -> None:
     )  # fmt: skip
     run.add_argument("--seed", type=int, default=None, help="instead of the scenario's")
     run.add_argument("--seeds", type=int, default=None, help="runs, instead of the scenario's")
+    run.add_argument(
+        "--compare", default="", metavar="OTHER.yaml",
+        help="run a second scenario with the same seeds, and tell the differences with intervals",
+    )  # fmt: skip
     run.add_argument("--json", default="", metavar="FILE", help="the figures")
+    run.add_argument("--html", default="", metavar="FILE", help="a page with drawings")
+    run.add_argument(
+        "--benchmark-report", default="", metavar="FOLDER",
+        help="a report of each run as llm-d-benchmark writes them (v0.2.1)",
+    )  # fmt: skip
     run.set_defaults(run=_run_scenario)
 
 

@@ -1,4 +1,4 @@
-"""Runs what ``epp sim run`` asks for, with a progress bar, and shows it as tables."""
+"""Runs what ``epp sim run`` asks for, with a progress bar, and shows and writes what came of it."""
 
 from __future__ import annotations
 
@@ -9,67 +9,94 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
-from rich.table import Table
 
 from epp.errors import ConfigError
 from epp.sim.demand.traffic import Demand, demand_of
 from epp.sim.fleet.run import run
 from epp.sim.fleet.scenario import Scenario, read_scenario
-from epp.sim.report.figures import Figures, Routing, Summary, summarize
+from epp.sim.fleet.story import Outcome
+from epp.sim.report.benchmark import report_of, yaml_of
+from epp.sim.report.figures import Summary, summarize
+from epp.sim.report.page import page_of
+from epp.sim.report.seeds import Difference, compared, over_seeds
+from epp.sim.report.tables import differences_of, means_of, tables_of
 
 WIDTH = 120  #: columns of a table, at least
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run with what is needed to write about it."""
+
+    scenario: Scenario
+    summary: Summary
+    outcome: Outcome
 
 
 def run_and_show(parsed: argparse.Namespace) -> int:
     """Simulate, print, and write what is asked for.
 
     Raises:
-        ConfigError: the scenario or a policy is wrong.
+        ConfigError: a scenario or a policy is wrong.
     """
-    scenario = read_scenario(parsed.scenario)
-    if parsed.seed is not None:
-        scenario = msgspec.structs.replace(scenario, seed=parsed.seed)
-    if parsed.seeds is not None:
-        if parsed.seeds < 1:
-            raise ConfigError(f"--seeds {parsed.seeds}: at least one run is needed")
-        scenario = msgspec.structs.replace(scenario, seeds=parsed.seeds)
-    policies = parsed.policy or [scenario.policy]
-    found = simulated(scenario, policies)
-    console = Console(highlight=False, width=max(Console().width, WIDTH))
-    for table in tables_of(found):
-        console.print(table)
-        console.print()
-    if parsed.json:
-        text = msgspec.json.format(msgspec.json.encode(found))
-        Path(parsed.json).write_bytes(text)
+    first = _asked(parsed, parsed.scenario)
+    cases = [(policy, first) for policy in parsed.policy or [first.policy]]
+    if parsed.compare:
+        if parsed.policy:
+            raise ConfigError("--compare takes each scenario's own policy: leave --policy out")
+        other = msgspec.structs.replace(
+            _asked(parsed, parsed.compare), seed=first.seed, seeds=first.seeds
+        )
+        cases.append((other.policy, other))
+    runs = simulated(cases)
+    grouped = [runs[i :: len(cases)] for i in range(len(cases))]
+    differences = _difference(grouped) if parsed.compare else []
+    _print(runs, grouped, differences)
+    _write(parsed, runs, differences)
     return 0
 
 
-def simulated(scenario: Scenario, policies: Sequence[str]) -> list[Summary]:
-    """Run every policy with every seed; each seed's traffic is the same for all policies."""
-    found: list[Summary] = []
-    seeds = range(scenario.seed, scenario.seed + scenario.seeds)
+def simulated(cases: Sequence[tuple[str, Scenario]]) -> list[Run]:
+    """Run every case with every seed of the first; by seed, then by case.
+
+    Cases of one seed are asked the same, as far as their traffic says the same.
+    """
+    first = cases[0][1]
+    found: list[Run] = []
     with _progress() as progress:
-        for seed in seeds:
-            demand = demand_of(scenario.traffic, seed)
-            found += [
-                _one(scenario, policy, demand=demand, seed=seed, progress=progress)
-                for policy in policies
-            ]
+        for seed in range(first.seed, first.seed + first.seeds):
+            demands: dict[bytes, Demand] = {}
+            for policy, scenario in cases:
+                key = msgspec.json.encode(scenario.traffic)
+                if key not in demands:
+                    demands[key] = demand_of(scenario.traffic, seed)
+                case = msgspec.structs.replace(scenario, policy=policy, seed=seed)
+                found.append(_one(case, demands[key], progress))
     return found
 
 
-def _one(
-    scenario: Scenario, policy: str, *, demand: Demand, seed: int, progress: Progress
-) -> Summary:
-    task = progress.add_task(f"{policy}, seed {seed}", total=None)
+def _one(scenario: Scenario, demand: Demand, progress: Progress) -> Run:
+    task = progress.add_task(f"{scenario.policy}, seed {scenario.seed}", total=None)
 
     def tell(done: int, of: int) -> None:
         progress.update(task, completed=done, total=of)
 
-    outcome = run(scenario, policy, demand=demand, seed=seed, tell=tell)
+    outcome = run(scenario, demand=demand, tell=tell)
     progress.remove_task(task)
-    return summarize(outcome, scenario.goals, scenario.warm_up_seconds)
+    summary = summarize(outcome, scenario.goals, scenario.warm_up_seconds)
+    return Run(scenario, summary, outcome)
+
+
+def _asked(parsed: argparse.Namespace, path: str) -> Scenario:
+    """The scenario in a file, with what flags say instead."""
+    scenario = read_scenario(path)
+    told = {name: getattr(parsed, name) for name in ("seed", "seeds")}
+    told = {name: value for name, value in told.items() if value is not None}
+    return msgspec.structs.replace(scenario, **told)
+
+
+def _difference(grouped: Sequence[Sequence[Run]]) -> list[Difference]:
+    one, other = ([each.summary for each in group] for group in grouped)
+    return compared(one, other)
 
 
 def _progress() -> Progress:
@@ -79,58 +106,37 @@ def _progress() -> Progress:
     )
 
 
-def tables_of(found: Sequence[Summary]) -> tuple[Table, Table]:
-    """Return what clients saw and how requests were spread; classes where there are several."""
-    seen = _table(
-        "requests", "TTFT p50", "p90", "p99", "TPOT p50", "E2E p90", "goodput", "shed", "failed"
-    )
-    spread = _table(
-        "hit rate", "ideal", "one LRU", "regret", "imbalance", "herd", "flaps", "preempted"
-    )
-    for each in found:
-        seen.add_row(each.policy, str(each.seed), "all", *_seen(each.all))
-        spread.add_row(each.policy, str(each.seed), "all", *_spread(each.all, each.routing))
-        for name, figures in each.classes.items() if len(each.classes) > 1 else ():
-            seen.add_row("", "", name, *_seen(figures))
-            spread.add_row("", "", name, *_spread(figures, None))
-    return seen, spread
+def _print(
+    runs: Sequence[Run], grouped: Sequence[Sequence[Run]], differences: Sequence[Difference]
+) -> None:
+    console = Console(highlight=False, width=max(Console().width, WIDTH))
+    tables = list(tables_of([each.summary for each in runs]))
+    if len(grouped[0]) > 1:
+        named = [
+            (group[0].summary.policy, over_seeds([each.summary for each in group]))
+            for group in grouped
+        ]
+        tables.append(means_of(named))
+    if differences:
+        tables.append(differences_of(differences))
+    for table in tables:
+        console.print(table)
+        console.print()
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("policy", "seed", "class"):
-        table.add_column(name, no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _seen(figures: Figures) -> list[str]:
-    ttft, tpot, e2e = figures.ttft, figures.tpot, figures.e2e
-    return [
-        str(figures.requests),
-        *([_seconds(each) for each in (ttft.p50, ttft.p90, ttft.p99)] if ttft else ["-"] * 3),
-        _seconds(tpot.p50) if tpot else "-",
-        _seconds(e2e.p90) if e2e else "-",
-        f"{figures.goodput:.3f}",
-        str(figures.shed),
-        str(figures.failed),
-    ]
-
-
-def _spread(figures: Figures, routing: Routing | None) -> list[str]:
-    shared = ["", "", ""]
-    if routing is not None:
-        shared = [f"{routing.imbalance:.2f}", str(routing.herd), f"{routing.flaps:.3f}"]
-    return [
-        f"{figures.hit_rate:.3f}",
-        f"{figures.ideal_hit_rate:.3f}",
-        f"{routing.reachable_hit_rate:.3f}" if routing else "",
-        f"{figures.regret:.3f}",
-        *shared,
-        str(figures.preemptions),
-    ]
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
+def _write(
+    parsed: argparse.Namespace, runs: Sequence[Run], differences: Sequence[Difference]
+) -> None:
+    if parsed.json:
+        told = {"runs": [each.summary for each in runs], "differences": differences}
+        Path(parsed.json).write_bytes(msgspec.json.format(msgspec.json.encode(told)))
+    if parsed.html:
+        pairs = [(each.summary, each.outcome) for each in runs]
+        page = page_of(pairs, differences)
+        Path(parsed.html).write_text(page, encoding="utf-8")
+    for each in runs if parsed.benchmark_report else ():
+        folder = Path(parsed.benchmark_report)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{Path(each.summary.policy).stem}-seed-{each.summary.seed}.yaml"
+        text = yaml_of(report_of(each.scenario, each.summary, each.outcome))
+        (folder / name).write_text(text, encoding="utf-8")

@@ -1,0 +1,94 @@
+"""Comparisons, pages and reports of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+import yaml
+
+from epp import cli
+from epp.sim.report.drawing import Line, Plot, drawn
+from epp.sim.report.seeds import compared, interval, over_seeds
+from tests.unit.sim.report.test_figures import Goals, Outcome, story, summarize
+
+SCENARIO = """\
+fleet: [{count: 2}]
+traffic: {preset: chat, seconds: 20}
+policy: round-robin
+"""
+
+
+def summary(seed: int, ttft: float):
+    return summarize(Outcome("p", seed, [story(first_at=ttft)], [], 10.0, 0.0), Goals())
+
+
+def test_an_interval_is_students():
+    found = interval([1.0, 2.0, 3.0])
+    # t(2) 4.303, s 1, n 3
+    assert found.mean == 2.0
+    assert found.half == pytest.approx(4.303 / 3**0.5)
+    assert interval([5.0]).half == 0.0
+
+
+def test_differences_are_taken_seed_by_seed():
+    one = [summary(1, 1.0), summary(2, 1.5), summary(3, 0.5)]
+    other = [summary(1, 1.1), summary(2, 1.61), summary(3, 0.6)]
+    change = {each.name: each for each in compared(one, other)}["ttft_p50"]
+    assert change.change.mean == pytest.approx(0.31 / 3)
+    assert change.is_clear  # though seeds differ by far more than the scenarios
+    assert not {each.name: each for each in compared(one[:1], other[:1])}["ttft_p50"].is_clear
+
+
+def test_runs_of_other_seeds_are_not_compared():
+    with pytest.raises(ValueError, match="same seeds"):
+        compared([summary(1, 1.0)], [summary(2, 1.0)])
+
+
+def test_a_figure_that_a_run_lacks_is_left_out():
+    shed = summarize(Outcome("p", 1, [story(outcome="shed")], [], 10.0, 0.0), Goals())
+    assert "ttft_p50" not in over_seeds([shed, summary(2, 1.0)])
+    assert "goodput" in over_seeds([shed, summary(2, 1.0)])
+
+
+def test_a_drawing_is_well_formed_and_names_its_lines():
+    lines = (Line("a < b", ((0.01, 0.0), (1.0, 0.5), (10.0, 1.0))),)
+    root = ET.fromstring(drawn(Plot("t & u", "s", "share", lines, logarithmic=True)))
+    texts = [each.text for each in root.iter("text")]
+    assert "a < b" in texts
+    assert {"0.01", "0.1", "1", "10"} <= set(texts)
+
+
+def test_two_scenarios_are_run_compared_and_written(tmp_path: Path, capsys):
+    one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
+    one.write_text(SCENARIO)
+    other.write_text(SCENARIO.replace("round-robin", "default"))
+    page, figures, folder = tmp_path / "p.html", tmp_path / "f.json", tmp_path / "reports"
+    arguments = ["sim", "run", str(one), "--compare", str(other), "--seeds", "2"]
+    arguments += ["--html", str(page), "--json", str(figures), "--benchmark-report", str(folder)]
+    assert cli.main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "ttft_p99" in shown
+    told = msgspec.json.decode(figures.read_bytes())
+    assert [(run["policy"], run["seed"]) for run in told["runs"]] == [
+        ("round-robin", 1), ("default", 1), ("round-robin", 2), ("default", 2),
+    ]  # fmt: skip
+    html = page.read_text()
+    assert "<svg" in html
+    assert "http" not in html  # nothing is fetched
+    reports = sorted(each.name for each in folder.iterdir())
+    assert reports[0] == "default-seed-1.yaml"
+    report = yaml.safe_load((folder / reports[0]).read_text())
+    assert report["version"] == "0.2.1"
+    assert report["scenario"]["load"]["native"]["config"]["simulated"] is True
+    requests = report["results"]["request_performance"]["aggregate"]["requests"]
+    assert requests["total"] == told["runs"][1]["all"]["requests"]
+
+
+def test_a_policy_that_nobody_knows_is_named(tmp_path: Path, capsys):
+    path = tmp_path / "one.yaml"
+    path.write_text(SCENARIO)
+    assert cli.main(["sim", "run", str(path), "--policy", "lmetrik"]) != 0
+    assert "did you mean 'lmetric'" in capsys.readouterr().err

@@ -32,7 +32,6 @@ class Way(msgspec.Struct, frozen=True):
     """What the picker chose."""
 
     prefillers: tuple[Address, ...] = ()  #: in order of preference, each once
-    encoders: tuple[Address, ...] = ()
     rank_port: int = 0  #: of the data-parallel rank's sidecar; 0 if none is named
 
 
@@ -47,7 +46,6 @@ def read(pairs: Iterable[tuple[str, str]]) -> Way:
     ranks = _addresses(named.get(headers.DATA_PARALLEL, ()))
     return Way(
         _addresses(named.get(headers.PREFILLER, ())),
-        _addresses(named.get(headers.ENCODERS, ())),
         ranks[0].port if ranks else 0,
     )
 

@@ -20,6 +20,9 @@ from epp.processes import epp, running
 from epp.sidecar.options import SidecarOptions
 from epp.sidecar.server import Sidecar
 from tests.support.certificates import Authority
+from tests.support.clusters import PODS, POOLS, kubeconfig
+from tests.support.kube import FakeKube
+from tests.support.pods import inference_pool, pod
 from tests.support.serving import eventually
 from tests.support.sidecar import (
     DECODE,
@@ -221,6 +224,40 @@ def test_a_pool_without_a_cluster_keeps_the_sidecar_from_being_ready(
                 url + PATH, json={"prompt": "x"}, headers=bench.head()
             ) as got:
                 assert got.status == 403
+
+    with_sidecar(use)
+
+
+def test_the_pods_of_a_pool_may_be_asked_as_long_as_they_are_its_pods(tmp_path: Path) -> None:
+    async def use(bench: Bench) -> None:
+        async with FakeKube() as kube:
+            kube.put(POOLS, inference_pool())
+            kube.put(PODS, pod("p", "127.0.0.1"))
+            options: dict[str, Any] = {
+                "enable_ssrf_protection": True,
+                "inference_pool": "default/pool",
+                "kubeconfig": kubeconfig(tmp_path, kube).partition("=")[2],
+            }
+            async with beside(bench.decode_port, **options) as sidecar:
+                url = f"http://127.0.0.1:{sidecar.ports[0]}"
+
+                async def ready() -> bool:
+                    async with bench.http.get(f"{url}/health") as got:
+                        return got.status == 200
+
+                async def status() -> int:
+                    body = {"model": "sim", "prompt": PROMPT}
+                    async with bench.http.post(url + PATH, json=body, headers=bench.head()) as got:
+                        return got.status
+
+                async def forbidden() -> bool:
+                    return await status() == 403
+
+                await eventually(ready)
+                assert (await status(), bench.external) == (200, 400)
+                kube.remove(PODS, "p")
+                await eventually(forbidden)
+            assert {each.path for each in kube.requests} <= {POOLS, PODS}
 
     with_sidecar(use)
 

@@ -25,7 +25,8 @@ HELPS = {
     "message_timeout": "seconds to wait for the picker, where Envoy has a limit at all",
     "num_retries": "on connection failures (override-host only)",
     "log_flush_interval": "seconds an access-log entry may wait (lean only)",
-    "lean_usage": "read token usage from answers, with filters that Envoy calls unfinished",
+    "tell_served": "tell the picker who served (stock and override-host; false before Envoy 1.38)",
+    "lean_usage": "read token usage from answers, with filters Envoy calls unfinished (from 1.38)",
     "lean_ttft": "measure the time to the first chunk, in Lua",
 }
 

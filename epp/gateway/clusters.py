@@ -155,7 +155,9 @@ def engines(options: GatewayOptions, name: str = ENGINES) -> Cluster:
     if options.mode == "direct":
         cluster.lb_policy = ClusterLbPolicy.ROUND_ROBIN
     else:
-        cluster.load_balancing_policy = _override_host()
+        # In lean mode the access log tells who served, and no head is shown to the picker.
+        told = options.mode == "stock" and options.tell_served
+        cluster.load_balancing_policy = _override_host(tell_served=told)
     return cluster
 
 
@@ -171,19 +173,22 @@ def places_of(endpoints: Sequence[str]) -> list[tuple[str, int]]:
         raise ConfigError(f"--endpoints: {error}") from error
 
 
-def _override_host() -> LoadBalancingPolicy:
+def _override_host(*, tell_served: bool) -> LoadBalancingPolicy:
     """The picker's choice; the least loaded by Envoy's own count if there is none.
 
-    Who served, after retries too, is told to the picker with the answer's head.
+    Args:
+        tell_served: tell the picker with the answer's head who served, after retries too. Envoy
+            before 1.38 refuses a bootstrap that asks for it.
     """
     fallback = _policy("envoy.load_balancing_policies.least_request", Packed.pack(LeastRequest()))
     chosen = OverrideHost(
         override_host_sources=[OverrideHostOverrideHostSource(header=DESTINATION)],
-        selected_host_key=MetadataKey(
-            key=DESTINATION_NAMESPACE, path=[MetadataKeyPathSegment(key=SERVED)]
-        ),
         fallback_policy=fallback,
     )
+    if tell_served:
+        chosen.selected_host_key = MetadataKey(
+            key=DESTINATION_NAMESPACE, path=[MetadataKeyPathSegment(key=SERVED)]
+        )
     return _policy("envoy.load_balancing_policies.override_host", Packed.pack(chosen))
 
 

@@ -34,5 +34,7 @@ class GatewayOptions(msgspec.Struct, frozen=True):
     message_timeout: float = 1000.0  #: for the picker's answers; full-duplex bodies have none
     num_retries: int = 3  #: on connect failures, with override-host
     log_flush_interval: float = 0.05  #: of the access log, in lean mode
+    tell_served: bool = True
+    """Tell the picker which endpoint served, in stock mode with override-host: from Envoy 1.38 on."""
     lean_usage: bool = False  #: read token usage from answers (filters Envoy calls unfinished)
     lean_ttft: bool = False  #: measure the time to the first chunk in Lua

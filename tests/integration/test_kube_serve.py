@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from pathlib import Path
 
@@ -128,6 +129,40 @@ def test_a_parser_that_can_read_nothing_of_the_pool_makes_it_not_ready(tmp_path:
                 speaking["spec"]["appProtocol"] = "kubernetes.io/h2c"
                 kube.put(POOLS, speaking)
                 await eventually(lambda: is_ready(picker))
+
+    asyncio.run(main())
+
+
+def test_a_credential_plugin_that_fails_is_asked_again_and_its_failures_are_lines_of_the_log(
+    tmp_path: Path,
+) -> None:
+    plugin, file = tmp_path / "plugin", tmp_path / "exec.yaml"
+    plugin.write_text("#!/bin/sh\nexit 1\n")
+    plugin.chmod(0o755)
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin),
+                     "interactiveMode": "Never"}}  # fmt: skip
+    status = {"token": "good"}
+    told = {"apiVersion": user["exec"]["apiVersion"], "kind": "ExecCredential", "status": status}
+
+    async def main() -> None:
+        async with FakeKube(tokens={"good"}) as kube:
+            cluster(kube, "127.0.0.2")
+            flag = kubeconfig(tmp_path, kube)
+            written = json.loads(Path(flag.partition("=")[2]).read_text())
+            written["users"][0]["user"] = user
+            file.write_text(json.dumps(written))
+            async with serving(tmp_path, f"--kubeconfig={file}", endpoints=POOL) as picker:
+
+                async def said() -> bool:
+                    return f"credential plugin {plugin} ended with 1" in picker.log()
+
+                await eventually(said)
+                assert await picker.health("readiness") == NOT_SERVING
+                assert await picker.health("liveness") == SERVING
+                plugin.write_text(f"#!/bin/sh\necho '{json.dumps(told)}'\n")
+                await eventually(lambda: is_ready(picker))
+                lines = picker.log().splitlines()
+                assert [line for line in lines if not line.startswith("{")] == []
 
     asyncio.run(main())
 

@@ -217,6 +217,7 @@ class _Builder:
             random=parts.random,
             ledger=parts.ledger,
             name=name,
+            forecaster=parts.forecaster,
             plugins=dict(self._plugins),
         )
         foreign = class_.type in parts.catalog.foreign

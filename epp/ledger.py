@@ -19,8 +19,8 @@ class InFlight:
     """Counts of one endpoint. Read the fields; only `Ledger` and `Reservation` write them."""
 
     __slots__ = (
-        "computing", "gone", "recent", "recent_tokens", "requests", "tokens", "total_tokens",
-        "window",
+        "computing", "gone", "recent", "recent_tokens", "requests", "tokens", "told",
+        "total_tokens", "window",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -31,6 +31,7 @@ class InFlight:
         self.gone = 0  #: picked before `window`, ended after it: that scrape still counts them
         self.window = -1.0  #: `Load.at` that `recent` and `gone` count from
         self.total_tokens = 0  #: uncached prompt tokens ever sent here, at least 1 a request
+        self.told = False  #: the end of a prefill was told at least once, before its answer's end
         self.computing: dict[str, Reservation] = {}  #: by request, while their tokens count
 
 
@@ -62,6 +63,7 @@ class Reservation:
     def release_tokens(self) -> None:
         """The prefill is done: its tokens no longer wait, the request still runs."""
         if (counts := self._counts) is not None and not self._lasting:
+            counts.told = counts.told or self._tokens > 0
             self._drop_tokens(counts)
 
     def release(self) -> None:

@@ -204,6 +204,7 @@ class Expected(msgspec.Struct, frozen=True, gc=False):
     queued: float  #: those of other requests, computed first
     uncached: float  #: those of this request
     speed: Speed | None  #: None while nothing was learned of any endpoint
+    weight: float = 1.0  #: what each token of this request costs; see `epp.ttft.work`
 
 
 class Pick(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ class Tools(msgspec.Struct, frozen=True):
     random: random.Random
     ledger: Ledger  #: requests and uncached tokens in flight, by endpoint; written by the router
     name: str = ""  #: this plugin instance's name in the configuration
+    forecaster: Forecaster | None = None  #: knows the endpoints' queues and speeds
     plugins: Mapping[str, Any] = {}
     """Instances built before this one, by name: a handler finds its deciders here. A plugin that
     names another by parameter says so in ``refs(params) -> Sequence[str]`` (see `Referring`)."""

@@ -49,6 +49,7 @@ PREFIX_READERS = frozenset(
         "prefix-based-pd-decider",
         "pd-profile-handler",
         "in-flight-load-scorer",
+        "expected-ttft-scorer",
     }
 )
 PRODUCER_NAME = "prefixMatchInfoProducerName"  #: the parameter of readers that names a producer

@@ -9,6 +9,7 @@ seen.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from itertools import islice
 
 from epp.model import Load
@@ -26,20 +27,30 @@ class Backlog:
 
     def __init__(self, now: float) -> None:
         self.mean = 0.0  #: uncached tokens of a request
-        self._sent: deque[tuple[float, int]] = deque()  # when, and its uncached tokens
-        self._tokens = 0  # their sum
+        self._sent: deque[tuple[float, float, str]] = deque()  # when, its work, its id
+        self._tokens = 0.0  # the sum of their work
         self._began = now  # when the first of them began to be computed
         self._scraped = -1.0  # `Load.at` of the last scrape that was heeded
 
     def __len__(self) -> int:
         return len(self._sent)
 
-    def send(self, tokens: int, now: float) -> None:
+    @property
+    def work(self) -> float:
+        """That of all requests here, the one under way as if it were not begun."""
+        return self._tokens
+
+    @property
+    def began(self) -> float:
+        """When the first of them began to be computed, as far as can be told."""
+        return self._began
+
+    def send(self, tokens: float, now: float, request: str = "") -> None:
         """A request of ``tokens`` uncached prompt tokens goes there."""
         self.mean += FOLLOW * (tokens - self.mean) if self.mean else tokens
         if not self._sent:
             self._began = now
-        self._sent.append((now, tokens))
+        self._sent.append((now, tokens, request))
         self._tokens += tokens
 
     def settle(self, load: Load | None, per_token: float, now: float, *, most: int) -> None:
@@ -55,6 +66,15 @@ class Backlog:
             self._heed(load)
         while sent and (ends := self._began + per_token * sent[0][1]) <= now:
             self._drop(ends)
+
+    def keep(self, computing: Container[str], now: float) -> None:
+        """Let go of all whose ids are not in ``computing``: the end of each prefill is told."""
+        kept = [each for each in self._sent if each[2] in computing]
+        if len(kept) == len(self._sent):
+            return
+        self._sent = deque(kept)
+        self._tokens = sum(tokens for _, tokens, _ in kept)
+        self._began = now
 
     def waiting(self, load: Load, per_token: float, now: float, *, most: int) -> float:
         """Return the tokens that are not computed, by what we sent and by what the engine told.
@@ -75,15 +95,15 @@ class Backlog:
             return
         idle = not load.queued and load.running == 0
         before = load.at - TRANSIT_SECONDS
-        done = sum(1 for at, _ in self._sent if at <= before) - int(load.queued)
-        tokens = sum(tokens for _, tokens in islice(self._sent, max(done, 0)))
+        done = sum(1 for at, _, _ in self._sent if at <= before) - int(load.queued)
+        tokens = sum(tokens for _, tokens, _ in islice(self._sent, max(done, 0)))
         # Those that do not wait are computed, or in the step under way: at least the last is.
         least, step = (0, -1) if idle else (1, STEP)
         while done > least and tokens > step:
             tokens -= self._drop(before)
             done -= 1
 
-    def _drop(self, at: float) -> int:
+    def _drop(self, at: float) -> float:
         """The first was computed by ``at``, and then the next one began; return its tokens."""
         tokens = self._sent.popleft()[1]
         self._tokens -= tokens

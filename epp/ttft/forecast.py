@@ -3,7 +3,7 @@
 Of the chosen endpoint only, from facts that are there: the ledger's uncached tokens, the scraped
 queue, the request's uncached tokens. What is learned is the seconds per uncached token and the
 rest, see `ttft.fit`; of an endpoint that has not answered yet, what all others taught. An answer
-with much queued before it teaches less, since the queue is our own estimate.
+with much queued before it teaches far less, since the queue is our own estimate.
 
 Tokens queued are those of our own requests that are not computed by the speed learned, no more
 than the ledger has open; only those sent since, if the last scrape shows an engine without work;
@@ -19,12 +19,31 @@ prefix-cache-affinity-filter; here the throughput is learned and a constant is a
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
 from epp.clock import Clock
 from epp.ledger import Ledger
-from epp.model import Ending, Endpoint, EndpointId, Expected, InferenceRequest, Pick, Speed
-from epp.ttft.backlog import Backlog
+from epp.model import (
+    Ending,
+    Endpoint,
+    EndpointId,
+    Expected,
+    InferenceRequest,
+    Outcome,
+    Pick,
+    Speed,
+)
+from epp.ttft.backlog import FOLLOW
 from epp.ttft.fit import Fit
 from epp.ttft.parts import computed_tokens, foreseen
+from epp.ttft.queues import Numbers, Queues, Seen
+from epp.ttft.work import BEND, weight
+
+UNLIKE = 8.0  #: times as fast or slow as all, that an endpoint is believed to be at most
+STAY = 5.0  #: seconds that an answer takes, before any was seen
 
 
 class Forecaster:
@@ -35,11 +54,15 @@ class Forecaster:
         clock: tells when computing ends.
     """
 
-    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, *, bend: float = BEND) -> None:
         self._ledger = ledger
         self._clock = clock
+        self._bend = bend
         self._known: dict[EndpointId, _Known] = {}
         self._all = Fit()
+        self._queues = Queues(ledger)
+        self._turn: list[EndpointId] = []  # whose speed is still to be compared, in this round
+        self._stay = Mean(STAY)  # seconds from an answer's first byte to its end
 
     def speed(self, endpoint_id: EndpointId) -> Speed | None:
         """Return what is known of an endpoint's speed; None before the first answer of any."""
@@ -60,21 +83,56 @@ class Forecaster:
         if known is None:
             return float(counts.tokens) if told else None
         now, per_token = self._clock.now(), self._line(known).per_token
-        known.backlog.settle(load, per_token, now, most=counts.requests)
+        backlog = self._queues.backlog(endpoint.id, now)
+        if counts.told:
+            return self._queues.queue(endpoint, per_token, now) if told else None
+        backlog.settle(load, per_token, now, most=counts.requests)
         if load is None or not told:
             return None
-        return known.backlog.waiting(load, per_token, now, most=counts.tokens)
+        return backlog.waiting(load, per_token, now, most=counts.tokens)
+
+    def outlook(self, endpoints: Sequence[Endpoint]) -> Outlook:
+        """Return what a choice among ``endpoints`` must know. Microseconds: 20 + 0.15 each."""
+        every = self._all.speed
+        seen = self._queues.see(endpoints, every.per_token, self._clock.now())
+        return Outlook(seen, every, self._stay.value, self._queues.mean, self._queues.share)
+
+    def weight(self, uncached: float, prompt: float) -> float:
+        """See `work.weight`."""
+        return weight(uncached, prompt, self._bend)
+
+    def works(self, uncached: Numbers, prompt: float) -> Numbers:
+        """Return the work of several numbers of uncached tokens, none more than ``prompt``."""
+        work: Numbers = uncached * ((1.0 + self._bend * prompt) - (self._bend / 2.0) * uncached)
+        return work
+
+    def dump_state(self) -> Mapping[str, Any]:
+        """Return what was learned, for people."""
+        every = self._all.speed
+        return {
+            "secondsPerToken": every.per_token,
+            "restSeconds": every.rest,
+            "answers": every.answers,
+            "meanWork": self._queues.mean,
+            "share": self._queues.share,
+            "staySeconds": self._stay.value,
+        }
 
     def expect(self, request: InferenceRequest, pick: Pick) -> Expected | None:
         """See `plugin.Forecaster.expect`."""
         endpoint = pick.prefill or pick.endpoints[0]
         queued = self.queued_tokens(endpoint)
-        known = self._known.get(endpoint.id) or self._add(endpoint.id)
+        if endpoint.id not in self._known:
+            self._add(endpoint.id)
         uncached = request.uncached_tokens(endpoint.id)
-        known.backlog.send(uncached, self._clock.now())
+        each = weight(uncached, request.prompt_tokens, self._bend)
+        self._queues.send(
+            endpoint.id, uncached * each, prompt=request.prompt_tokens, request=request.id,
+            now=self._clock.now(),
+        )  # fmt: skip
         if queued is None or not _countable(request):
             return None
-        return Expected(queued, uncached, self.speed(endpoint.id))
+        return Expected(queued, uncached, self.speed(endpoint.id), each)
 
     def picked(self, request: InferenceRequest, pick: Pick) -> None:
         """See `plugin.Observer.picked`: `expect` has seen it."""
@@ -85,17 +143,37 @@ class Forecaster:
         known = self._known.get((pick.prefill or pick.endpoints[0]).id)
         if expected is None or first is None or known is None or ending.picked_at < known.since:
             return
-        own = computed_tokens(request, pick, ending, expected)
+        if ending.outcome is Outcome.COMPLETED:
+            self._stay.follow(max(ending.at - first, 0.0))
+        own = computed_tokens(request, pick, ending, expected) * expected.weight
         tokens, seconds = expected.queued + own, max(first - ending.picked_at, 0.0)
-        weight = (own + 1.0) / (tokens + 1.0)
+        counts = ((own + 1.0) / (tokens + 1.0)) ** 2
         if known.fit is None:
             known.fit = Fit(self._all.speed)
-        known.fit.learn(tokens, seconds, weight)
-        self._all.learn(tokens, seconds, weight)
+        known.fit.learn(tokens, seconds, counts)
+        self._all.learn(tokens, seconds, counts)
+        self._teach((pick.prefill or pick.endpoints[0]).id)
+        self._teach(self._next())  # what all endpoints taught has changed for those avoided, too
 
     def forget(self, endpoint_id: EndpointId) -> None:
         """Drop what was learned of an endpoint: it is gone, or its process is another one."""
         self._known.pop(endpoint_id, None)
+        self._queues.forget(endpoint_id)
+
+    def _teach(self, endpoint_id: EndpointId) -> None:
+        """Have choices follow what was learned of an endpoint."""
+        fit, every = self._known[endpoint_id].fit, self._all.speed
+        if fit is not None:
+            line = fit.within(every)
+            ratio = min(max(line.per_token / every.per_token, 1.0 / UNLIKE), UNLIKE)
+            self._queues.teach(endpoint_id, ratio, max(line.rest - every.rest, -every.rest))
+
+    def _next(self) -> EndpointId:
+        """Return each endpoint in turn."""
+        if not self._turn:
+            self._turn = list(self._known)
+        found = self._turn.pop()
+        return found if found in self._known else next(iter(self._known))
 
     def _add(self, endpoint_id: EndpointId) -> _Known:
         made = self._known[endpoint_id] = _Known(self._clock.now())
@@ -105,14 +183,36 @@ class Forecaster:
         return self._all.speed if known.fit is None else known.fit.speed
 
 
+class Outlook(msgspec.Struct, frozen=True):
+    """What is known of every endpoint at one moment."""
+
+    seen: Seen
+    every: Speed  #: of all endpoints together
+    stay: float  #: seconds from an answer's first byte to its end, on average
+    mean: float  #: work of a request
+    share: float  #: of the requests in flight that are ours, 0.0 to 1.0
+
+
+class Mean:
+    """A mean that follows."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def follow(self, value: float) -> None:
+        """Go some of the way to ``value``."""
+        self.value += FOLLOW * (value - self.value)
+
+
 class _Known:
     """What is known of one endpoint."""
 
-    __slots__ = ("backlog", "fit", "since")
+    __slots__ = ("fit", "since")
 
     def __init__(self, now: float) -> None:
         self.since = now
-        self.backlog = Backlog(now)
         self.fit: Fit | None = None
 
 

@@ -52,7 +52,8 @@ def expected_parts(
     """
     if expected is None or expected.speed is None:
         return None
-    own, ahead = (expected.speed.per_token * each for each in (expected.uncached, expected.queued))
+    own = expected.speed.per_token * expected.uncached * expected.weight
+    ahead = expected.speed.per_token * expected.queued
     return _parts(
         wait, decision, expected_seconds(expected, expected.speed), (own, ahead, elsewhere)
     )
@@ -60,7 +61,7 @@ def expected_parts(
 
 def expected_seconds(expected: Expected, speed: Speed) -> float:
     """Return what is expected of `Parts.engine`."""
-    return speed.per_token * (expected.queued + expected.uncached) + speed.rest
+    return speed.per_token * (expected.queued + expected.uncached * expected.weight) + speed.rest
 
 
 def measured_parts(request: InferenceRequest, pick: Pick, ending: Ending) -> Parts | None:
@@ -79,7 +80,7 @@ def measured_parts(request: InferenceRequest, pick: Pick, ending: Ending) -> Par
     if expected is None or expected.speed is None:
         return Parts(wait, decision, engine)
     per_token = expected.speed.per_token
-    own = per_token * computed_tokens(request, pick, ending, expected)
+    own = per_token * computed_tokens(request, pick, ending, expected) * expected.weight
     ahead = per_token * expected.queued
     return _parts(wait, decision, engine, (own, ahead, pick.prefill is not None))
 
@@ -89,6 +90,8 @@ def foreseen(pick: Pick, ending: Ending) -> Expected | None:
     if ending.first_byte_at is None or not ending.streamed or (ending.status or 200) >= 400:
         return None
     if ending.served not in ("", pick.endpoints[0].address) or (ending.attempts or 1) > 1:
+        return None
+    if ending.leg is not None and ending.leg.endpoint != pick.prefill:
         return None
     return pick.expected
 

@@ -24,6 +24,7 @@ from epp.sim.engine import Engine
 from epp.sim.model import Config, Finished, Request
 from epp.sim.profiles import Timing
 from epp.ttft.forecast import Forecaster
+from epp.ttft.parts import expected_seconds
 from tests.support import build
 
 SCRAPE_SECONDS = 0.1
@@ -95,14 +96,16 @@ class Fleet:
             self._at(now + SCRAPE_SECONDS, self._scrape, name)
 
     def _ask(self, name: str, tokens: int) -> None:
-        request = build.request(prompt_tokens=tokens, streaming=True, arrived_at=self.clock.now())
+        id_ = str(next(self._count))
+        request = build.request(
+            id=id_, prompt_tokens=tokens, streaming=True, arrived_at=self.clock.now()
+        )
         endpoint = self._endpoints[name]
         expected = self.forecaster.expect(request, Pick((endpoint,)))
         exchange = Exchange(
             request, Pick((endpoint,), expected=expected), (self.forecaster,),
-            [self.ledger.reserve(endpoint, tokens)], clock=self.clock, on_error=_broken,
+            [self.ledger.reserve(endpoint, tokens, request=id_)], clock=self.clock, on_error=_broken,
         )  # fmt: skip
-        id_ = str(next(self._count))
         self._open[id_] = exchange
         self._engines[name].submit(Request(id_, tokens, OUTPUT), self.clock.now())
         self._step(name)
@@ -131,7 +134,7 @@ class Fleet:
         seconds = story.first_token_at - story.arrived_at
         expected = exchange.pick.expected
         if expected is not None and (speed := expected.speed) is not None:
-            foreseen = speed.rest + speed.per_token * (expected.queued + expected.uncached)
+            foreseen = expected_seconds(expected, speed)
             self.expected.append((foreseen, seconds))
         if self._told:
             exchange.told(Told(first_byte_seconds=seconds, streamed=True))
@@ -167,8 +170,8 @@ def test_the_time_that_a_prompt_takes_is_learned_of_engines_with_little_to_do(
         speed = fleet.forecaster.speed(EndpointId(name))
         assert speed is not None
         for tokens in (1000, 2000, 4000, 8000):
-            learned = speed.rest + speed.per_token * tokens
-            # A line, though attention makes it a curve.
+            work = tokens * fleet.forecaster.weight(tokens, tokens)
+            learned = speed.rest + speed.per_token * work
             assert learned == pytest.approx(alone(timing, tokens), rel=0.2), (name, tokens)
     assert fleet.error(0.5) < 0.12
 

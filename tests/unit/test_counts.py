@@ -47,7 +47,7 @@ def test_the_prefix_index_s_size_and_the_pool_s_saturation_are_told() -> None:
 
 def test_what_an_endpoint_s_own_answers_taught_is_told_and_no_guess() -> None:
     world, metrics = World(), Metrics(process=False)
-    forecaster = Forecaster(Ledger(), ManualClock())
+    forecaster = Forecaster(Ledger(), ManualClock(), bend=0.0)
     watch_speeds(metrics, forecaster, world.pool)
     known, other = build.endpoint("a"), build.endpoint("b", port=8001)
     world.pool.put(known)

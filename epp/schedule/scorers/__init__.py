@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from epp.schedule.expected import ExpectedTtftScorer
 from epp.schedule.scorers.affinity import (
     HeaderLabelAffinityScorer,
     MmEmbeddingsCacheScorer,
@@ -25,6 +26,7 @@ SCORERS: tuple[type[Any], ...] = (
     KvCacheUtilizationScorer,
     PrefixCacheScorer,
     InFlightScorer,
+    ExpectedTtftScorer,
     LoraAffinityScorer,
     LoadAwareScorer,
     ActiveRequestScorer,

@@ -104,3 +104,33 @@ def test_whatever_comes_a_speed_stays_one_that_can_be(
         fit.learn(tokens, seconds, weight)
     assert FASTEST <= fit.speed.per_token <= SLOWEST
     assert 0.0 <= fit.speed.rest <= 1e5
+
+
+# --- what one endpoint taught against what all did -----------------------------------------------
+
+
+def taught(per_token: float, answers: int, *, noise: float = 0.2, seed: int = 1) -> Fit:
+    chance = random.Random(seed)
+    fit = Fit()
+    for _ in range(answers):
+        tokens = chance.uniform(0, 8000)
+        fit.learn(tokens, (0.05 + per_token * tokens) * chance.uniform(1 - noise, 1 + noise))
+    return fit
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_endpoints_that_differ_by_chance_are_alike(seed: int) -> None:
+    every = taught(50e-6, 400, seed=99).speed
+    one = taught(50e-6, 40, seed=seed).within(every)
+    assert (one.per_token, one.rest) == (every.per_token, every.rest)
+
+
+def test_an_endpoint_at_half_the_speed_is_known_to_be_slow() -> None:
+    every = taught(50e-6, 400).speed
+    assert taught(100e-6, 60).within(every).per_token == pytest.approx(100e-6, rel=0.1)
+
+
+def test_a_few_answers_make_no_endpoint_another_one() -> None:
+    every = taught(50e-6, 400).speed
+    few = taught(5e-6, SURE - 1, noise=0.0).within(every)
+    assert (few.per_token, few.rest, few.answers) == (every.per_token, every.rest, SURE - 1)

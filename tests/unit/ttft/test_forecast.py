@@ -33,7 +33,7 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock(100.0)
         self.ledger = Ledger()
-        self.forecaster = Forecaster(self.ledger, self.clock)
+        self.forecaster = Forecaster(self.ledger, self.clock, bend=0.0)
 
     def expect(self, request: InferenceRequest, endpoint: Endpoint = A) -> Expected | None:
         """Ask and book, as the router does."""

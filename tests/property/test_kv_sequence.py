@@ -88,12 +88,14 @@ class SequenceMachine(RuleBasedStateMachine):
         self.take(self.sequence.doubt(self.now))
 
     @invariant()
-    def what_is_applied_has_no_gap(self) -> None:
+    def what_is_applied_is_of_one_process_and_in_order(self) -> None:
         numbers = [tuple(map(int, payload.split())) for payload in self.applied]
         if numbers:
-            first = numbers[0][1]
-            expected = [(self.process, first + at) for at in range(len(numbers))]
-            assert numbers == expected
+            assert {process for process, _ in numbers} == {self.process}
+            ordered = [number for _, number in numbers]
+            assert ordered == sorted(set(ordered))
+            if self.sequence.whole:
+                assert ordered == list(range(len(ordered)))
 
     @invariant()
     def whole_is_whole(self) -> None:

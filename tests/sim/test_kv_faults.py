@@ -15,16 +15,16 @@ import pytest
 
 from epp.model import EndpointId
 from epp.prefix.blocks import block_hashes
-from epp.prefix.exact.events import Event, Removed, Stored
+from epp.prefix.exact.events import Event, Removed, Stored, Tier
 from epp.prefix.exact.index import ExactIndex
 from epp.prefix.exact.keys import Keys, Prompt
-from epp.prefix.feed.audit import Audit
+from epp.prefix.feed.audit import Audit, claim
 from epp.prefix.feed.sequence import Apply, Ask, Reset, Sequence, Step
 from epp.prefix.feed.trust import EXPECTED_SECONDS, Confidence, Level
 from tests.support.kv import packed
 
 BLOCK, ENGINES, ROOM, SESSIONS = 16, 8, 600, 60
-REQUESTS, SECONDS = 2400, 0.1
+REQUESTS, SECONDS = 2400, 1.0
 BUSY = 0.5  #: blocks that a request served before weighs
 FAULTS_END = REQUESTS // 2
 
@@ -61,6 +61,8 @@ class Engine:
 class Follower:
     """One engine as the picker sees it."""
 
+    cut_until = 0.0  #: a time until which replays end in their midst, without a word
+
     def __init__(self, name: str, index: ExactIndex, engine: Engine, *, can_ask: bool) -> None:
         self.id = EndpointId(name)
         self.engine = engine
@@ -90,22 +92,28 @@ class Follower:
                 self.answer(step.start, now)
 
     def answer(self, start: int, now: float) -> None:
-        for number, events in list(self.engine.told):
-            if number >= start:
-                payload = self.payload(number, events)
-                self.take(self.sequence.replayed(number, payload, at=now, now=now), now)
+        wanted = [each for each in self.engine.told if each[0] >= start]
+        cut = now < self.cut_until
+        for number, events in wanted[: len(wanted) // 2] if cut else wanted:
+            payload = self.payload(number, events)
+            self.take(self.sequence.replayed(number, payload, at=now, now=now), now)
+        if cut:
+            return
         self.take(self.sequence.replay_ended(now), now)
 
 
 def run(
-    loses: Callable[[random.Random, int, int], bool], *, can_ask: bool = True, memory: int = 10_000
-) -> tuple[list[float], list[Follower]]:
+    loses: Callable[[random.Random, int, int], bool], *, can_ask: bool = True,
+    memory: int = 10_000, cut_until: float = 0.0,
+) -> tuple[list[float], list[Follower]]:  # fmt: skip
     """Return the hit rate of each quarter of the run, and the followers as they are at its end."""
     draw, fate = random.Random(11), random.Random(12)
     index = ExactIndex(Keys((b"s",)), most_bytes=20_000_000)
     followers = [
         Follower(f"pod-{each}", index, Engine(memory), can_ask=can_ask) for each in range(ENGINES)
     ]
+    for each in followers:
+        each.cut_until = cut_until
     systems = [[draw.randrange(9999) for _ in range(320)] for _ in range(4)]
     sessions = [list(draw.choice(systems)) for _ in range(SESSIONS)]
     served = dict.fromkeys(range(ENGINES), 0)
@@ -127,6 +135,9 @@ def run(
         level = chosen.confidence.trust(now).level
         index.expect(chosen.id, known.chains[0], until=now + EXPECTED_SECONDS[level],
                      held=known.blocks.get(chosen.id, 0))  # fmt: skip
+        lower = known.lower.get(chosen.id, (0, 0))
+        sure = known.blocks.get(chosen.id, 0) - lower[Tier.EXPECTED]
+        made = claim(len(tokens) // 4, sure * BLOCK, lower[Tier.EXPECTED] * BLOCK, block=BLOCK)
         before = chosen.engine.number
         cached = chosen.engine.serve(tokens)
         hits[request * 4 // REQUESTS] += cached
@@ -135,10 +146,13 @@ def run(
         if told:
             chosen.hear(*chosen.engine.told[-1], now)
         chosen.confidence.computed(now, told=told)
-        if request % 5 == 0:
+        chosen.audit.answered(made, cached * BLOCK, block=BLOCK)
+        if request % 2 == 0:
             index.expire(now)
             for each in followers:
                 each.take(each.sequence.tick(now), now)
+                if each.confidence.wants_anew(now):
+                    each.take(each.sequence.doubt(now), now)
     return [hit / of for hit, of in zip(hits, asked, strict=True)], followers
 
 
@@ -146,9 +160,14 @@ def nothing(_draw: random.Random, _request: int, _engine: int) -> bool:
     return False
 
 
-@pytest.fixture(scope="module", name="faultless")
-def _faultless() -> list[float]:
-    return run(nothing)[0]
+@pytest.fixture(scope="module", name="without_faults")
+def _without_faults() -> tuple[list[float], list[Follower]]:
+    return run(nothing)
+
+
+@pytest.fixture(name="faultless")
+def _faultless(without_faults: tuple[list[float], list[Follower]]) -> list[float]:
+    return without_faults[0]
 
 
 def differs(followers: list[Follower]) -> int:
@@ -157,9 +176,10 @@ def differs(followers: list[Follower]) -> int:
     return abs(followers[0].index.figures()["blocks"] - len(held))
 
 
-def test_without_faults_the_index_holds_exactly_what_the_engines_hold(faultless: list[float]):
-    rates, followers = run(nothing)
-    assert rates == faultless
+def test_without_faults_the_index_holds_exactly_what_the_engines_hold(
+    without_faults: tuple[list[float], list[Follower]],
+):
+    rates, followers = without_faults
     for each in followers:
         each.index.expire(1e9)
         assert each.confidence.trust(REQUESTS * SECONDS).level is Level.EXACT
@@ -174,6 +194,25 @@ def test_with_30_percent_of_events_lost_and_replay_nothing_is_lost(faultless: li
     followers[0].index.expire(1e9)
     assert differs(followers) == 0
     assert faultless[3] - rates[3] < 0.02
+
+
+def test_replays_that_are_cut_in_their_midst_are_asked_for_again(faultless: list[float]):
+    rates, followers = run(
+        lambda draw, request, _: request < FAULTS_END and draw.random() < 0.3,
+        cut_until=FAULTS_END * SECONDS,
+    )
+    assert faultless[3] - rates[3] < 0.02
+    assert faultless[1] - rates[1] < 0.1
+    levels = [each.confidence.trust(REQUESTS * SECONDS).level for each in followers]
+    assert levels.count(Level.EXACT) == ENGINES
+    followers[0].index.expire(1e9)
+    assert differs(followers) == 0
+
+
+def test_the_hit_rate_tells_whether_anything_is_known(faultless: list[float]):
+    rates, followers = run(lambda *_: True, can_ask=False)
+    assert faultless[3] - rates[3] > 0.15
+    assert {each.confidence.trust(1e6).level for each in followers} == {Level.PREDICTED}
 
 
 @pytest.mark.parametrize(

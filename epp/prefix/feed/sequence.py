@@ -9,7 +9,9 @@ asks. Here it is decided, and nothing else: the caller receives, sends and appli
 * The engine has no longer all that is missing: what is known may be wrong, so it is dropped, and
   built anew from the oldest that there is. All of it is true, but not all is known: `whole` is
   False, until a later start of the engine.
-* Nobody answers: the same, from what was held on. It is asked again later, ever less often.
+* Nobody answers: what is known is kept, as most of it is still true, and `whole` is False; what is
+  claimed in vain shows in the engine's answers. It is asked again later, ever less often. If the
+  connection broke meanwhile it may be another process, and what is known is dropped.
 * Numbers start again, or the engine's process did: nothing that was known is true any more.
 
 Nothing waits for this: what is known is there for look-ups at any time, and readiness does not
@@ -91,6 +93,7 @@ class Sequence:
         self._retry_at: float | None = None
         self._pause = RETRY_SECONDS
         self._stale = 0
+        self._rejoined = False  # and nothing was applied since
 
     @property
     def catching_up(self) -> bool:
@@ -99,6 +102,7 @@ class Sequence:
 
     def joined(self, now: float) -> list[Step]:
         """Note that messages are heard from now on: the engine may have told something before."""
+        self._rejoined = True
         return self._ask(now) if self._can_ask and not self.catching_up else []
 
     def live(self, number: int, payload: bytes, *, at: float, now: float) -> list[Step]:
@@ -117,7 +121,7 @@ class Sequence:
         self.gaps += 1
         if self._can_ask:
             return [*self._hold(message, now), *self._ask(now)]
-        return [*self._give_up("not_replayed", number), *self._apply(message)]
+        return [*self._miss(number), *self._apply(message)]
 
     def replayed(self, number: int, payload: bytes, *, at: float, now: float) -> list[Step]:
         """Note a message that was asked for."""
@@ -187,7 +191,7 @@ class Sequence:
         return [*steps, *self._apply(first)]
 
     def _apply(self, message: _Message) -> list[Step]:
-        self._next = message.number + 1
+        self._next, self._rejoined = message.number + 1, False
         if self._since is None:
             self._since, self._since_at = message.number, message.at
         if message.number == 0:
@@ -224,11 +228,16 @@ class Sequence:
         self._retry_at, self._pause = now + self._pause, min(self._pause * 2, RETRY_MOST_SECONDS)
         steps: list[Step] = []
         if self._held and self._held[0].number > self._next:
-            steps = self._give_up("not_replayed", self._held[0].number)
+            steps = self._miss(self._held[0].number)
         elif self._since is None:
             self.reason = "not_replayed"
         self._tries = TRIES
         return [*steps, *self._go_on(now)]
+
+    def _miss(self, number: int) -> list[Step]:
+        """Go on without the messages before ``number``, which nobody tells again."""
+        steps = self._give_up("not_replayed", number)
+        return steps if self._rejoined else []
 
     def _give_up(self, reason: str, number: int) -> list[Step]:
         """Drop what is known, as messages before ``number`` are lost."""

@@ -25,6 +25,16 @@ def read(name: str) -> dict[str, Any]:
     return dict(yaml.safe_load((VALUES / f"{name}.yaml").read_text()))
 
 
+class _Once(yaml.CSafeLoader):
+    """Refuses a key that is there twice, as an API server does that checks fields."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        made = super().construct_mapping(node, deep)
+        if len(made) != len(node.value):
+            raise AssertionError(f"a key is there twice {node.start_mark}")
+        return made
+
+
 @cache
 def _chart() -> Chart:
     return Chart.load(str(CHART))
@@ -46,7 +56,7 @@ def _rendered(values: str, release: str, namespace: str) -> Objects:
         each
         for path, text in texts.items()
         if path.endswith(".yaml")
-        for each in yaml.load_all(text, yaml.CSafeLoader)
+        for each in yaml.load_all(text, _Once)
         if each
     ]
 

@@ -24,6 +24,7 @@ from epp.admin_port import admin_of
 from epp.aside.reader import AsideReader
 from epp.catalog import Catalog
 from epp.clock import SystemClock
+from epp.config.presets import PRESETS
 from epp.config.watch import watch_file
 from epp.counts import StreamCounts
 from epp.errors import ConfigError
@@ -260,8 +261,11 @@ class App:
 
     def _read(self) -> Told:
         options = self.options
-        if options.config_file and options.config_text:
-            raise ConfigError("--config-file and --config-text exclude each other")
+        named = (options.config_file, options.config_text, options.preset)
+        if sum(map(bool, named)) > 1:
+            raise ConfigError("--config-file, --config-text and --preset exclude each other")
+        if options.preset:
+            return PRESETS[options.preset], f"preset {options.preset}"
         if not options.config_file:
             return options.config_text or None, ""
         try:

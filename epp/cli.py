@@ -12,6 +12,7 @@ from typing import Any
 import epp
 from epp import ciphers, go_flags, output
 from epp.arguments import count, port, positive, truth, words
+from epp.config.presets import PRESETS
 from epp.config.units import parse_duration, parse_quantity
 from epp.errors import ConfigError
 from epp.options import ServeOptions
@@ -72,6 +73,12 @@ def _serve(verbs: Any) -> None:
     config = serve.add_argument_group("configuration")
     config.add_argument("--config-file", default="", metavar="FILE", help="EndpointPickerConfig")
     config.add_argument("--config-text", default="", metavar="YAML", help="the same as text")
+    config.add_argument(
+        "--preset",
+        choices=sorted(PRESETS),
+        default="",
+        help="a configuration by name instead; best is the policy of docs/policy.md",
+    )
     _boolean(config, "--allow-experimental-plugins", default=False, help="allow alpha plugins")
     config.add_argument(
         "--plugin-path", action="append", default=[], metavar="FILE.py", help="plugins of your own"

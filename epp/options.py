@@ -27,6 +27,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     # configuration
     config_file: str = ""
     config_text: str = ""
+    preset: str = ""  #: name of a configuration of `epp`'s own
     allow_experimental_plugins: bool = False
     plugin_paths: tuple[str, ...] = ()
 

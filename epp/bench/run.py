@@ -22,6 +22,7 @@ from rich.table import Table
 from epp import fleet
 from epp.bench import access_log, kv, targets
 from epp.bench.kv_live import live
+from epp.bench.policy import decisions
 from epp.bench.schedule import schedule
 from epp.gateway.options import Mode
 from epp.gateway.render import GatewayOptions
@@ -134,6 +135,11 @@ def _schedule(_seconds: float) -> Measured:
     return Measured(cpu_ms, None, rate, p50, p99, count, 0)
 
 
+def _expected_ttft(endpoints: int, _seconds: float) -> Measured:
+    rate, p50, p99, count = decisions(endpoints=endpoints)
+    return Measured(1000.0 / rate, None, rate, p50, p99, count, 0)
+
+
 def _access_log(seconds: float) -> Measured:
     cost = uvloop.run(access_log.cost(ENTRIES_PER_SECOND, seconds))
     rate = cost.entries / cost.seconds
@@ -169,6 +175,8 @@ def _kv_memory(references: int, _seconds: float) -> Measured:
 
 INSIDE: Mapping[str, Callable[[float], Measured]] = {
     "schedule_1000x8k": _schedule,
+    "expected_ttft_100": partial(_expected_ttft, 100),
+    "expected_ttft_1000": partial(_expected_ttft, 1000),
     "access_log_2000": _access_log,
     "kv_ingest": partial(_kv, kv.ingest),
     "kv_lookup_8k_1000": partial(_kv, kv.look_up_8k),

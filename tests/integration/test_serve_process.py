@@ -79,6 +79,7 @@ FAILING: list[tuple[list[str], str]] = [
     ([WITH_ENDPOINTS, "--config-text=plugins: [{type: quue-scorer}]"], "quue-scorer"),
     ([WITH_ENDPOINTS, "--config-text=a: ["], "is not YAML"),
     ([WITH_ENDPOINTS, "--config-text={}", "--config-file=x"], "exclude each other"),
+    ([WITH_ENDPOINTS, "--config-text={}", "--preset=best"], "exclude each other"),
     ([WITH_ENDPOINTS, "--plugin-path=/nowhere.py"], "/nowhere.py"),
     ([WITH_ENDPOINTS, "--secure-serving=true", "--cert-path=/nowhere"], "/nowhere"),
 ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from epp.catalog import Catalog
+from epp.config.presets import PRESETS
 from epp.errors import ConfigError
 from epp.sim.baselines.aibrix import AibrixPrefix
 from epp.sim.baselines.cache_aware import CacheAware
@@ -80,7 +81,15 @@ def _dynamo(temperature: float, index: str) -> str:
 
 EVENTS = "the same on KV events"
 
+BEST_EXACT = f"""\
+plugins:
+{EXACT}- type: expected-ttft-scorer
+  parameters: {{prefixMatchInfoProducerName: precise-prefix-cache-producer}}
+"""
+
 POLICIES: Mapping[str, tuple[str, str]] = {
+    "best": (PRESETS["best"], "expected-ttft-scorer, as `epp serve --preset best`"),
+    "best-exact": (BEST_EXACT, EVENTS),
     "default": ("", "what `epp serve` does without a configuration"),
     "llm-d-2-2-3": (_scorers(2, 2, 3, APPROXIMATE), "llm-d's default: queue 2, KV 2, prefix 3"),
     "llm-d-2-2-3-exact": (_scorers(2, 2, 3, EXACT), EVENTS),

@@ -40,11 +40,15 @@ GRPC_SECONDS = 10  #: until a stream to the picker must be open
 
 
 def filters(options: GatewayOptions) -> list[HttpFilter]:
-    """Return the HTTP filters, in order. The picker comes after all that reads the answer."""
+    """Return the HTTP filters, in order. The picker comes after all that reads the answer.
+
+    Answers come by in the reverse order, and ``json_to_metadata`` holds them back until they are
+    whole: the clock of the first chunk stands before it.
+    """
     chain: list[HttpFilter] = []
     if options.mode == "lean":
-        chain += [ttft_filter()] if options.lean_ttft else []
         chain += usage_filters() if options.lean_usage else []
+        chain += [ttft_filter()] if options.lean_ttft else []
     if options.mode != "direct":
         chain.append(
             HttpFilter(

@@ -31,8 +31,8 @@ def derived() -> dict[Path, str]:
         readme: _replace(text, "translations", _translations_table()),
         **manifests(),
         **{CHART / "files" / name: _bootstrap(each) for name, each in BOOTSTRAPS.items()},
-        CHART / "files/envoy-lean-ttft-filters.yaml": dumped(answers[:1]),
-        CHART / "files/envoy-lean-usage-filters.yaml": dumped(answers[1:]),
+        CHART / "files/envoy-lean-ttft-filters.yaml": dumped(answers[2:]),
+        CHART / "files/envoy-lean-usage-filters.yaml": dumped(answers[:2]),
     }
 
 

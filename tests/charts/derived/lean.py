@@ -46,7 +46,7 @@ class Lean:
 def manifests() -> dict[Path, str]:
     """Return the manifests that embed parts of the bootstrap, with the text they should have."""
     istio, envoy_gateway = Lean(tls=True), Lean(tls=False)
-    answers = dict(zip(("TTFT", "STREAMS", "WHOLE"), istio.answers, strict=True))
+    answers = dict(zip(("STREAMS", "WHOLE", "TTFT"), istio.answers, strict=True))
     parts = {
         "istio-lean.yaml": {
             "PICKER": istio.picker,

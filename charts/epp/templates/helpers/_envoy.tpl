@@ -6,11 +6,11 @@ the file's first line, and before the other filters those that read answers.
 {{- $v := .values -}}
 {{- $file := printf "files/envoy-%s-%s.yaml" $v.envoy.bootstrap $v.envoy.placement -}}
 {{- $filters := "" -}}
-{{- if and $v.envoy.leanTtft (eq $v.envoy.bootstrap "lean") -}}
-{{- $filters = .root.Files.Get "files/envoy-lean-ttft-filters.yaml" -}}
-{{- end -}}
 {{- if and $v.envoy.leanUsage (eq $v.envoy.bootstrap "lean") -}}
-{{- $filters = .root.Files.Get "files/envoy-lean-usage-filters.yaml" | print $filters -}}
+{{- $filters = .root.Files.Get "files/envoy-lean-usage-filters.yaml" -}}
+{{- end -}}
+{{- if and $v.envoy.leanTtft (eq $v.envoy.bootstrap "lean") -}}
+{{- $filters = .root.Files.Get "files/envoy-lean-ttft-filters.yaml" | print $filters -}}
 {{- end -}}
 {{- .root.Files.Get $file
     | replace "httpFilters:\n" (printf "httpFilters:%s\n" (trimSuffix "\n" $filters | nindent 10 | trimSuffix "\n          "))

@@ -11,6 +11,7 @@ from envoy_data_plane.envoy.config.core.v3 import Http1ProtocolOptions, TypedExt
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
 from envoy_data_plane.envoy.config.route.v3 import (
     RetryPolicy,
+    RetryPolicyRetryBackOff,
     RetryPolicyRetryHostPredicate,
     Route,
     RouteAction,
@@ -35,6 +36,8 @@ from epp.headers import CONTROL
 
 STREAM_IDLE_SECONDS = 3600
 HOST_ATTEMPTS = 5  #: to find an endpoint that was not tried yet
+RETRY_SECONDS = 0.004  #: at most, before the first retry: another endpoint is not to be spared
+RETRY_MOST_SECONDS = 0.25  #: before a later one, as Envoy's own default
 RETRY_ON = "connect-failure,refused-stream,reset-before-request"
 
 
@@ -128,6 +131,10 @@ def _retries(options: GatewayOptions) -> RetryPolicy:
     return RetryPolicy(
         retry_on=RETRY_ON,
         num_retries=options.num_retries,
+        retry_back_off=RetryPolicyRetryBackOff(
+            base_interval=timedelta(seconds=RETRY_SECONDS),
+            max_interval=timedelta(seconds=RETRY_MOST_SECONDS),
+        ),
         retry_host_predicate=[elsewhere],
         host_selection_retry_max_attempts=HOST_ATTEMPTS,
     )

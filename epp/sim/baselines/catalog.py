@@ -20,7 +20,7 @@ from epp.sim.baselines.oracle import Oracle
 from epp.sim.baselines.plain import LeastRequest, PowerOfTwo, Random, RoundRobin
 from epp.sim.baselines.preble import Preble
 from epp.sim.baselines.ring import PrefixHash, SessionHash
-from epp.sim.fleet.replica import Policy
+from epp.sim.fleet.replica import BLOCK_TOKENS, Policy
 
 BASELINES: tuple[type[Any], ...] = (
     RoundRobin,
@@ -40,10 +40,10 @@ BASELINES: tuple[type[Any], ...] = (
 )
 
 APPROXIMATE = "- type: approx-prefix-cache-producer\n"
-EXACT = """\
+EXACT = f"""\
 - type: precise-prefix-cache-producer
   parameters:
-    tokenProcessorConfig: {blockSizeTokens: 64, hashSeed: sim}
+    tokenProcessorConfig: {{blockSizeTokens: {BLOCK_TOKENS}, hashSeed: sim}}
 """
 
 

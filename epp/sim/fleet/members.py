@@ -45,7 +45,7 @@ class Members:
         self._by_id: dict[EndpointId, Pod] = {}
         self._made = 0
         self._configs = configs
-        self.block_tokens = _one_size({config.block_tokens for config in self._configs})
+        self.block_tokens = configs[0].block_tokens  #: the same everywhere
         self.kv_tokens = sum(
             pods.count * config.kv_blocks * config.block_tokens
             for pods, config in zip(scenario.fleet, self._configs, strict=True)
@@ -148,26 +148,18 @@ class Members:
             replica.leave(pod)
 
 
-def configs_of(scenario: Scenario, trace_block: int, *, journal: bool) -> list[Config]:
+def configs_of(scenario: Scenario, trace_block: int) -> list[Config]:
     """Return what the engines of each group are started with.
 
     Args:
         scenario: tells the groups.
         trace_block: tokens of a block of the traffic.
-        journal: engines keep what KV events tell.
 
     Raises:
-        ConfigError: a profile or a size is wrong.
+        ConfigError: a profile or a size is wrong, or blocks are not of one size.
     """
-    return [config_of(pods, trace_block, journal=journal) for pods in scenario.fleet]
-
-
-def _one_size(sizes: set[int]) -> int:
-    """Return the only size.
-
-    Raises:
-        ConfigError: there are several.
-    """
+    found = [config_of(pods, trace_block) for pods in scenario.fleet]
+    sizes = {config.block_tokens for config in found}
     if len(sizes) > 1:
         raise ConfigError(f"all engines of a fleet have blocks of one size, not {sorted(sizes)}")
-    return sizes.pop()
+    return found

@@ -6,13 +6,15 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from epp.errors import ConfigError
 from epp.model import ROLE, CacheInfo, Endpoint, EndpointId, Load
 from epp.sim.fleet.leap import LeapingEngine, News
 from epp.sim.fleet.scenario import Pods
 from epp.sim.fleet.timeline import Timeline
 from epp.sim.model import Config, Request
-from epp.sim.profiles import Timing, by_name
+from epp.sim.profiles import Profile, Timing, by_name
 
 PORT = 8000
 LARGEST_BLOCK = 256  #: tokens of a block, unless the scenario says otherwise
@@ -192,7 +194,7 @@ class Pod:
             self.forget_before(now - KEPT_SECONDS)
 
 
-def config_of(pods: Pods, trace_block: int, *, journal: bool) -> Config:
+def config_of(pods: Pods, trace_block: int) -> Config:
     """Return what an engine of ``pods`` is started with, for traffic with blocks of that size.
 
     Raises:
@@ -206,21 +208,30 @@ def config_of(pods: Pods, trace_block: int, *, journal: bool) -> Config:
         )
     tokens = pods.kv_tokens or profile.kv_tokens
     return Config(
-        timing=_faster(profile.timing(), pods.speed),
+        timing=timing_of(pods, profile),
         kv_blocks=max(tokens // block, 1) + 1,
         block_tokens=block,
         max_num_seqs=pods.max_num_seqs,
         max_num_batched_tokens=pods.max_num_batched_tokens,
         jitter=pods.jitter,
-        journal=journal,
     )
 
 
-def _faster(timing: Timing, speed: float) -> Timing:
+def timing_of(pods: Pods, profile: Profile) -> Timing:
+    """Return how long steps take."""
+    given = pods.correction
+    if given is None:
+        return _times(profile.timing(), prefill=1 / pods.speed, decode=1 / pods.speed)
+    grid = profile.timing(1.0)
+    timing = _times(grid, prefill=given.prefill / pods.speed, decode=given.decode / pods.speed)
+    return msgspec.structs.replace(timing, base=timing.base + given.step_seconds / pods.speed)
+
+
+def _times(timing: Timing, *, prefill: float, decode: float) -> Timing:
     return Timing(
-        base=timing.base / speed,
-        per_decode=timing.per_decode / speed,
-        per_context=timing.per_context / speed,
-        per_prefill=timing.per_prefill / speed,
-        per_attention=timing.per_attention / speed,
+        base=timing.base * decode,
+        per_decode=timing.per_decode * decode,
+        per_context=timing.per_context * decode,
+        per_prefill=timing.per_prefill * prefill,
+        per_attention=timing.per_attention * prefill,
     )

@@ -28,12 +28,19 @@ from epp.ttft.forecast import Forecaster
 REFUSED = 2  #: scrapes in vain, after which nothing counts as listening there
 
 
+BLOCK_TOKENS = "${blockTokens}"  #: in a configuration's text, stands for the engines' block size
+
+
 class Policy(msgspec.Struct, frozen=True):
     """A configuration, and the plugin types that it may name."""
 
     name: str
     text: str
     catalog: Catalog
+
+    def for_blocks(self, tokens: int) -> Policy:
+        """Return it for engines whose blocks have so many tokens."""
+        return msgspec.structs.replace(self, text=self.text.replace(BLOCK_TOKENS, str(tokens)))
 
 
 class Replica:

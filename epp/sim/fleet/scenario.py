@@ -22,12 +22,22 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Base of all parts: strict."""
 
 
+class Correction(_Part, frozen=True):
+    """How much slower engines are than the table's grids, as `epp sim calibrate` finds."""
+
+    prefill: AboveZero  #: factor of all that prompts cost
+    decode: AboveZero  #: factor of all that decoding costs
+    step_seconds: Seconds  #: of every step
+
+
 class Pods(_Part, frozen=True):
     """Engines that are alike."""
 
     count: Positive = 1
     profile: str = "llama-3.1-8b-h100"  #: of model and GPU, see `epp engine --help`
     speed: AboveZero = 1.0  #: times as fast as the profile
+    correction: Correction | None = None
+    """None: 1.2, 1.2 and 1 ms on one GPU or 4 ms on several, as published servers are."""
     kv_tokens: Positive | None = None  #: that the KV cache holds; None: as the profile says
     block_tokens: Positive | None = None  #: None: the traffic's blocks, at most 256 tokens
     max_num_seqs: Positive = 256

@@ -83,12 +83,15 @@ class World:
         self._queue: deque[int] = deque()  # conversations that wait, in a closed loop
         self._numbers: dict[int, int] = {}  # of messages of events, by pod
         self._left = sum(len(talk.steps) for talk in demand.talks)
+        configs = configs_of(scenario, demand.block_tokens)
+        policy = policy.for_blocks(configs[0].block_tokens)
         self.replicas = [
             Replica(i, policy, scenario.pickers, timeline=self.timeline, seed=seed)
             for i in range(scenario.pickers.replicas)
         ]
         reads_events = any(replica.reads_events for replica in self.replicas)
-        configs = configs_of(scenario, demand.block_tokens, journal=reads_events)
+        if reads_events:
+            configs = [msgspec.structs.replace(each, journal=True) for each in configs]
         self.members = Members(
             scenario, configs, self.timeline, self.replicas,
             tell=self._news, fail=self._fail, seed=seed,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from epp.arguments import positive
+
 
 def add_arguments(sim: argparse.ArgumentParser) -> None:
     """Add the verbs of ``epp sim``."""
     verbs = sim.add_subparsers(title="verbs", metavar="VERB", required=True, parser_class=type(sim))
     _run(verbs)
     _policies(verbs)
+    _calibrate(verbs)
+    _kv(verbs)
 
 
 def _run(verbs: Any) -> None:
@@ -57,3 +61,46 @@ def _run_policies(parsed: argparse.Namespace) -> int:
     for name, (_, what) in POLICIES.items():
         print(f"{name:24} {what}")  # noqa: T201
     return 0
+
+
+def _calibrate(verbs: Any) -> None:
+    calibrate = verbs.add_parser(
+        "calibrate",
+        help="make engines as fast as measured ones",
+        description="Fit four numbers of a scenario's engines to a trace that tells how its answers "
+        "went (ttft_ms, e2e_ms), such as `epp serve --record-file` writes. The scenario's traffic "
+        "is not used.",
+    )
+    calibrate.add_argument("scenario", metavar="SCENARIO.yaml")
+    calibrate.add_argument("measured", metavar="TRACE")
+    calibrate.add_argument("--runs", type=positive, default=80, help="simulations, about")
+    calibrate.add_argument("--check", default="", metavar="TRACE", help="another, not fitted")
+    calibrate.add_argument(
+        "--check-scenario", default="", metavar="SCENARIO.yaml", help="of --check, if it differs"
+    )
+    calibrate.set_defaults(run=_run_calibrate)
+
+
+def _run_calibrate(parsed: argparse.Namespace) -> int:
+    from epp.sim.calibrate.show import calibrate  # noqa: PLC0415
+
+    return calibrate(parsed)
+
+
+def _kv(verbs: Any) -> None:
+    kv = verbs.add_parser("kv", help="tell how many tokens a KV cache holds")
+    kv.add_argument("--gpu-gib", type=float, default=79.65, help="memory of a GPU")
+    kv.add_argument("--gpus", type=positive, default=1, help="tensor-parallel size")
+    kv.add_argument("--utilization", type=float, default=0.9, help="vLLM's gpu_memory_utilization")
+    kv.add_argument("--weights-gib", type=float, required=True, help="of all GPUs together")
+    kv.add_argument("--layers", type=positive, required=True)
+    kv.add_argument("--kv-heads", type=positive, required=True)
+    kv.add_argument("--head-size", type=positive, default=128)
+    kv.add_argument("--bytes", type=positive, default=2, help="of a value; 1 for FP8")
+    kv.set_defaults(run=_run_kv)
+
+
+def _run_kv(parsed: argparse.Namespace) -> int:
+    from epp.sim.calibrate.show import kv  # noqa: PLC0415
+
+    return kv(parsed)

@@ -1,0 +1,1 @@
+"""Makes simulated engines as fast as measured ones."""

@@ -117,7 +117,7 @@ class Proxy:
             raise Failed("lease")
         try:
             async with engine.opened(asked, prefilled.body) as opened:
-                self._check(opened, prefilled)
+                await self._check(opened, prefilled)
                 self._metrics.requests.labels("split").inc()
                 return await engine.relay(request, opened)
         except Refused:
@@ -129,11 +129,11 @@ class Proxy:
     ) -> web.StreamResponse:
         legs = (self._prefills, engine)
         async with both_opened(asked, address, legs=legs, connector=self._connector) as opened:
-            self._check(opened, None)
+            await self._check(opened, None)
             self._metrics.requests.labels("split").inc()
             return await engine.relay(request, opened)
 
-    def _check(self, opened: Opened, prefilled: Prefilled | None) -> None:
+    async def _check(self, opened: Opened, prefilled: Prefilled | None) -> None:
         """Make sure that the engine had the prompt's cache, as far as it can be seen.
 
         A stream's first token comes right after the cache was read. If that was later than its
@@ -142,7 +142,7 @@ class Proxy:
         Raises:
             Failed: it had not.
         """
-        if opened.failed:
+        if not await opened.proven():
             raise Failed("decode-failed")
         if prefilled and opened.streams and self._age(prefilled) > self._options.kv_lease:
             raise Failed("lease")

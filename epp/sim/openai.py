@@ -97,6 +97,10 @@ class Answer(Protocol):
         """Return what a stream ends with."""
         ...
 
+    def broken(self, error: bytes, spent: Spent) -> bytes:
+        """Return the stream of a request that failed before its first token."""
+        ...
+
     def whole(self, choices: Sequence[Choice], spent: Spent) -> bytes:
         """Return the answer that is not streamed."""
         ...
@@ -146,6 +150,11 @@ class _Chunks:
         return _event({**self._head, **end}) + DONE
 
 
+def failed_stream(error: bytes) -> bytes:
+    """Return the end of a stream that failed; ``error`` is JSON."""
+    return b"data: " + error + b"\n\n" + DONE
+
+
 class Completion(_Chunks):
     """``/v1/completions``."""
 
@@ -156,6 +165,9 @@ class Completion(_Chunks):
 
     def opening(self, spent: Spent) -> bytes:
         return b""
+
+    def broken(self, error: bytes, spent: Spent) -> bytes:
+        return failed_stream(error)
 
     def whole(self, choices: Sequence[Choice], spent: Spent) -> bytes:
         return encode(
@@ -204,6 +216,9 @@ class Chat(_Chunks):
         return b"".join(
             self._start + b"%d" % index + role + usage + end for index in range(self.asked.n)
         )
+
+    def broken(self, error: bytes, spent: Spent) -> bytes:
+        return self.opening(spent) + failed_stream(error)
 
     def whole(self, choices: Sequence[Choice], spent: Spent) -> bytes:
         ids = self.asked.return_token_ids

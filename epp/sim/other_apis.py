@@ -16,7 +16,17 @@ from typing import Any
 from epp.sim import tokenizer
 from epp.sim.asked import Asked
 from epp.sim.cache import Ids
-from epp.sim.openai import DONE, LIMITED, Answer, Chat, Choice, Completion, Spent, encode
+from epp.sim.openai import (
+    DONE,
+    LIMITED,
+    Answer,
+    Chat,
+    Choice,
+    Completion,
+    Spent,
+    encode,
+    failed_stream,
+)
 
 EMBEDDING_SIZE = 64
 
@@ -48,6 +58,9 @@ class Generate:
 
     def last(self, index: int, piece: bytes, reason: str, spent: Spent) -> bytes:
         return self._chunk(index, piece, reason, spent.output)
+
+    def broken(self, error: bytes, spent: Spent) -> bytes:
+        return failed_stream(error)
 
     def closing(self, spent: Spent) -> bytes:
         return DONE
@@ -119,6 +132,11 @@ class Messages:
             "stop_reason": reason,
             "usage": self._usage(spent),
         }
+
+    def broken(self, error: bytes, spent: Spent) -> bytes:
+        told = {"type": "internal_error", "message": "Internal server error"}
+        start = _named("message_start", message=self._message([], None, spent))
+        return start + _named("error", error=told)
 
     def opening(self, spent: Spent) -> bytes:
         block = {"type": "text", "text": ""}
@@ -223,6 +241,10 @@ class Responses:
 
     def opening(self, spent: Spent) -> bytes:
         return _named("response.created", response=self._response("in_progress", [], None))
+
+    def broken(self, error: bytes, spent: Spent) -> bytes:
+        """As in vLLM, the stream just ends."""
+        return self.opening(spent)
 
     def token(self, index: int, piece: bytes, spent: Spent | None) -> bytes:
         self._pieces.append(piece)

@@ -29,7 +29,7 @@ from epp.sim.calls import Call, Room
 from epp.sim.engine import Engine
 from epp.sim.exposition import Metrics
 from epp.sim.model import Finished, StepResult
-from epp.sim.openai import DONE, Answer
+from epp.sim.openai import Answer
 from epp.sim.options import EngineOptions
 from epp.sim.other_apis import SHAPES
 from epp.sim.pacer import Pacer
@@ -312,7 +312,7 @@ class EngineServer:
             events = await call.events()
             closed = call.open == 0  # and then these are the last events
             if call.failure is not None:
-                parts.append(b"data: " + call.failure.body() + b"\n\n" + DONE)
+                parts.append(answer.broken(call.failure.body(), call.spent()))
                 events, opened = [], True
             for index, made, end in events:
                 if not opened:

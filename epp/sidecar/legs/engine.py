@@ -13,10 +13,9 @@ from aiohttp import web
 from epp.sidecar import answers
 from epp.sidecar.head import Address, backward
 from epp.sidecar.legs.asked import Asked, Refused
+from epp.sidecar.legs.beginning import Beginning, begins
 from epp.sidecar.legs.outbound import Outbound
 from epp.sidecar.metrics import Metrics
-
-_ERROR_EVENT = b'data: {"error"'  #: begins the stream of an engine that failed before a token
 
 _BODILESS = (204, 304)
 
@@ -36,10 +35,24 @@ class Opened(msgspec.Struct):
         """Whether it is a stream of events, so that its first bytes are those of a token."""
         return self.answer.content_type == "text/event-stream"
 
-    @property
-    def failed(self) -> bool:
-        """Whether the engine says that it failed, and the client has seen nothing of it."""
-        return self.answer.status >= 500 or (self.streams and self.first.startswith(_ERROR_EVENT))
+    async def proven(self) -> bool:
+        """Read on until the first token has come; False if the engine says or shows that it failed.
+
+        What was read is in `first`: the client has seen nothing yet.
+        """
+        if self.answer.status >= 500:
+            return False
+        if not self.streams or "content-encoding" in self.answer.headers:
+            return True
+        while (beginning := begins(self.first)) is Beginning.OPEN:
+            try:
+                piece = await self.answer.content.readany()
+            except (aiohttp.ClientError, OSError, TimeoutError):
+                return False
+            if not piece:
+                return False
+            self.first += piece
+        return beginning is Beginning.GOOD
 
 
 class Engine:

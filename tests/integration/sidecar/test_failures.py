@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,8 @@ from tests.support.serving import eventually
 from tests.support.sidecar import DECODE, PREFILL, Bench, changed, text_of, with_sidecar
 from tests.support.sidecar import PROMPT as PROMPT_TEXT
 
+TEXT = "x" * 1600
+ASKED = [{"role": "user", "content": TEXT}]
 REASONS = {
     "error": "status-5xx",
     "hang": "time-out",
@@ -39,15 +43,28 @@ def test_a_prefill_that_fails_is_made_good_by_the_engine(fault: str, reason: str
 
 
 @pytest.mark.parametrize("fault", ["error", "port-dead"])
-def test_a_stream_is_made_good_too(fault: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        pytest.param("/v1/completions", {"prompt": TEXT, "max_tokens": 4}, id="completions"),
+        pytest.param("/v1/chat/completions", {"messages": ASKED, "max_tokens": 4}, id="chat"),
+        pytest.param("/v1/messages", {"messages": ASKED, "max_tokens": 4}, id="messages"),
+        pytest.param("/v1/responses", {"input": TEXT, "max_output_tokens": 4}, id="responses"),
+    ],
+)
+def test_a_stream_is_made_good_too(path: str, body: dict[str, Any], fault: str) -> None:
     async def use(bench: Bench) -> None:
-        body = {"model": "sim", "prompt": "x" * 1600, "max_tokens": 4, "stream": True}
-        async with bench.http.post(bench.url(), json=body, headers=bench.head()) as got:
-            raw = await got.read()
-        assert got.status == 200
-        assert raw.endswith(b"data: [DONE]\n\n")
-        assert b'"error"' not in raw
-        assert raw.count(b"data: {") == 4
+        sent, head = {"model": "sim", "stream": True, **body}, {"x-request-id": "r-1"}
+        raw = []
+        for named in (bench.head(), {}):
+            asked = bench.http.post(bench.url(path), json=sent, headers={**head, **named})
+            async with asked as got:
+                assert got.status == 200
+                raw.append(re.sub(rb'"created(_at)?":\d+', b"", await got.read()))
+            bench.decode.engine.cache.clear()
+        assert raw[0] == raw[1]
+        assert b"error" not in raw[0]
+        assert bench.count("epp_sidecar_requests_total", way="fallback") == 1
 
     impatient = changed(DECODE, kv_connect_timeout=5.0)
     with_sidecar(use, prefills=[changed(PREFILL, kv_faults=(fault,))], decode=impatient)

@@ -108,6 +108,8 @@ class Feed:
         engine = self.engine
         self._take(engine.sequence.tick(now), now)
         engine.confidence.refused = self._index.refused(engine.endpoint_id, rank=engine.rank) > 0
+        if engine.confidence.wants_missed(now):
+            self._take(engine.sequence.overdue(now), now)
         if engine.confidence.wants_anew(now):
             self._take(engine.sequence.doubt(now), now)
 

@@ -43,10 +43,11 @@ _log = logging.getLogger(__name__)
 
 
 class _Asking(msgspec.Struct):
-    """When an endpoint is next asked where it publishes."""
+    """When an endpoint is next asked where it publishes, if it has not told or moved since."""
 
     at: float
     pause: float = ASK_SECONDS
+    answered: bool = False
 
 
 class Subscriptions:
@@ -107,20 +108,34 @@ class Subscriptions:
                 else:
                     self._open(endpoint, configured(endpoint, ports))
         for endpoint_id, asking in list(self._asking.items()):
-            endpoint_or_none = self._pool.get(endpoint_id)
-            if endpoint_or_none is None:
-                del self._asking[endpoint_id]
+            if asking.answered and not self._is_lost(endpoint_id):
+                asking.at, asking.pause = now + ASK_SECONDS, ASK_SECONDS
             elif now >= asking.at and len(self._tasks) < AT_ONCE:
-                asking.at, asking.pause = (
-                    now + asking.pause,
-                    min(asking.pause * 2, ASK_MOST_SECONDS),
-                )
-                task = asyncio.create_task(self._ask(fetcher, endpoint_or_none))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                asking.at = now + asking.pause
+                asking.pause = min(asking.pause * 2, ASK_MOST_SECONDS)
+                self._begin_asking(fetcher, endpoint_id, asking)
 
-    async def _ask(self, fetcher: Fetcher, endpoint: Endpoint) -> None:
-        """Open the feeds that an endpoint tells of; those configured if it does not tell."""
+    def _is_lost(self, endpoint_id: EndpointId) -> bool:
+        """Whether a feed is not connected: one that began again may publish somewhere else."""
+        links = self._links.get(endpoint_id, {}).values()
+        return any(
+            link.where.events and not link.feed.engine.confidence.connected for link in links
+        )
+
+    def _begin_asking(self, fetcher: Fetcher, endpoint_id: EndpointId, asking: _Asking) -> None:
+        endpoint = self._pool.get(endpoint_id)
+        if endpoint is None:
+            del self._asking[endpoint_id]
+            return
+        task = asyncio.create_task(self._ask(fetcher, endpoint, asking))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, fetcher: Fetcher, endpoint: Endpoint, asking: _Asking) -> None:
+        """Open the feeds that an endpoint tells of; those configured if it does not tell.
+
+        One that told before and does not answer is left as it is: it may be about to begin again.
+        """
         ports = self.producer.params.kv_events_config.pod_discovery_config
         answered = False
         where: Mapping[int, Where] = {}
@@ -131,9 +146,8 @@ class Subscriptions:
             answered = error.answered
         except ValueError:
             answered = True
-        if answered:
-            self._asking.pop(endpoint.id, None)
-        if endpoint.id in self._links:
+        told_before, asking.answered = asking.answered, asking.answered or answered
+        if endpoint.id in self._links and (answered or not told_before):
             self._open(endpoint, where or configured(endpoint, ports))
 
     def _open(self, endpoint: Endpoint, where: Mapping[int, Where]) -> None:

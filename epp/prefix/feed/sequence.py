@@ -103,6 +103,10 @@ class Sequence:
     def joined(self, now: float) -> list[Step]:
         """Note that messages are heard from now on: the engine may have told something before."""
         self._rejoined = True
+        return self.overdue(now)
+
+    def overdue(self, now: float) -> list[Step]:
+        """Note that the engine should have told something: its last message may be lost."""
         return self._ask(now) if self._can_ask and not self.catching_up else []
 
     def live(self, number: int, payload: bytes, *, at: float, now: float) -> list[Step]:

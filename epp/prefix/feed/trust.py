@@ -22,6 +22,7 @@ from epp.prefix.feed.sequence import Sequence
 
 OVERDUE_SECONDS = 5.0
 """Events come at the end of the step that computed the blocks: after this long they do not come."""
+MISSED_SECONDS = 30.0  #: between two times that what is overdue is asked for
 ANEW_SECONDS = 60.0  #: between two times that what is known is built anew, doubled each time
 ANEW_MOST_SECONDS = 3600.0
 
@@ -65,7 +66,7 @@ class Confidence:
         self._told_at: float | None = None
         self._owed_since: float | None = None  # it computed blocks then, and told nothing since
         self._picked = False
-        self._anew_at = 0.0
+        self._anew_at = self._missed_at = 0.0
         self._pause = ANEW_SECONDS
 
     def told(self, now: float) -> None:
@@ -103,6 +104,13 @@ class Confidence:
             return False
         self._anew_at, self._pause = now + self._pause, min(self._pause * 2, ANEW_MOST_SECONDS)
         self._audit.forget()
+        return True
+
+    def wants_missed(self, now: float) -> bool:
+        """Say, now and then, that the engine owes events, so that its last one may be lost."""
+        if self.silent_seconds(now) < OVERDUE_SECONDS or now < self._missed_at:
+            return False
+        self._missed_at = now + MISSED_SECONDS
         return True
 
     def _reason(self, now: float) -> str:

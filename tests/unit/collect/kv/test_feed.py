@@ -15,6 +15,7 @@ from epp.collect.parse.kv_messages import END, Message
 from epp.model import EndpointId
 from epp.prefix.exact.events import Removed
 from epp.prefix.feed.engine import Engines
+from epp.prefix.feed.trust import Level
 from epp.prefix.precise_settings import PodDiscoveryConfig
 from tests.support.kv import A, held, index, prompt, stored
 from tests.support.kv_feeds import endpoint
@@ -172,3 +173,24 @@ def test_engines_of_one_endpoint_are_told_apart_by_rank() -> None:
     assert engines.get(EndpointId("a")) is zero
     engines.remove(zero)
     assert engines.get(EndpointId("a")) is two
+
+
+def test_a_last_message_that_is_lost_is_asked_for_once_the_engine_owes_it() -> None:
+    made = feed()
+    hear(made, 0, 1.0)
+    made.engine.confidence.computed(10.0, told=False)  # message 1, that never came
+    made.tick(14.9)
+    assert made.question() is None
+    made.tick(15.0)
+    assert made.question() == 1
+    made.answered(Message("", 1, payload(10.0, 1)), 15.1)
+    made.answered(Message("", END, b""), 15.1)
+    while made.busy:
+        made.advance()
+    assert held(made._index, prompt(100, 16)) == {A: 1}
+    assert made.engine.confidence.trust(16.0).level is Level.EXACT
+    made.engine.confidence.computed(20.0, told=False)
+    made.tick(25.0)
+    assert made.question() is None  # not again so soon
+    made.tick(45.0)
+    assert made.question() == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -77,6 +78,31 @@ def test_what_is_known_is_held_against_the_counters_that_an_engine_is_scraped_fo
                     audit.ended(claim, computed=True)
                 assert (audit.answers, audit.over) == (3, 3)
                 await until(lambda: level(made, port) is Level.EXACT, "what it told, read again")
+
+    asyncio.run(run())
+
+
+def test_an_engine_that_begins_again_at_another_port_is_followed_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscriptions, "ASK_SECONDS", 0.1)
+
+    async def run() -> None:
+        made = producer()
+        async with contextlib.AsyncExitStack() as stack:
+            first = contextlib.AsyncExitStack()
+            [(_, port)] = await first.enter_async_context(served(PUBLISHING))
+            await stack.enter_async_context(subscribed(made, endpoint(port)))
+            await exact(made, port)
+            await asked(port, A_TEXT)
+            await until(lambda: held(made, port, A_TEXT) == 6, "the blocks")
+            await first.aclose()
+            again = structs.replace(PUBLISHING, port=port)  # its events' port is a free one again
+            await stack.enter_async_context(served(again))
+            await until(lambda: held(made, port, A_TEXT) == 0, "a cache that is empty")
+            await exact(made, port)
+            await asked(port, B_TEXT)
+            await until(lambda: held(made, port, B_TEXT) == 12, "the blocks")
 
     asyncio.run(run())
 

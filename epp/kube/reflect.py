@@ -144,6 +144,8 @@ class Reflector:
                     await asyncio.sleep(0)
             if not page.metadata.next_page:
                 break
+            if page.metadata.next_page == params.get("continue"):
+                raise KubeError(f"{call}: the same page follows itself", reason="answer")
             params["continue"] = page.metadata.next_page
         self._tell(self._copy.keep_only(seen))
         self._listed(page.metadata.version)

@@ -8,6 +8,7 @@ import time
 import msgspec
 import pytest
 import uvloop
+from aiohttp import web
 
 from tests.support.kube import FakeKube
 from tests.support.kube_follow import PODS, QUICK, following, pod, settled
@@ -261,6 +262,33 @@ def test_an_expired_page_begins_the_list_anew() -> None:
                 assert sorted(followed.told) == [f"+{name}" for name in names]
                 starts = [each for each in server.asked("list") if "continue" not in each.query]
                 assert len(starts) == 2
+
+    asyncio.run(scenario())
+
+
+class Stuck(FakeKube):
+    """Its lists never end: each page names itself as the next one."""
+
+    stuck = True
+
+    def _list(self, request: web.Request, collection: str) -> web.Response:
+        if not self.stuck:
+            return super()._list(request, collection)
+        about = {"resourceVersion": "7", "continue": "again"}
+        return web.json_response({"kind": "List", "metadata": about, "items": []})
+
+
+def test_a_list_whose_pages_never_end_is_no_hot_loop() -> None:
+    async def scenario() -> None:
+        async with Stuck() as server:
+            server.put(PODS, pod("a"))
+            async with following(server) as followed:
+                await until(lambda: len(server.asked("list")) >= 6)
+                times = [each.at for each in server.asked("list")]
+                assert times[4] - times[0] >= 0.01  # two lists of two pages, and pauses between
+                assert not followed.reflector.synced
+                server.stuck = False
+                await until(lambda: followed.names == {"a"})
 
     asyncio.run(scenario())
 

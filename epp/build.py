@@ -17,6 +17,7 @@ from epp.config.hints import with_hint
 from epp.config.load import Loaded, explained, load
 from epp.config.schema import Config, PluginSpec, ProfileSpec
 from epp.data_layer import check_data_layer
+from epp.disagg.remote import only_prefiller
 from epp.errors import ConfigError
 from epp.flow.gate import Gate
 from epp.flow.saturation import UtilizationDetector
@@ -268,6 +269,7 @@ class _Builder:
             plugins=self._plugins,
             output=next(filter(None, (output_tokens(each) for each in every)), None),
             preparers=_having(every, plugin.Preparer),
+            prefiller=only_prefiller(every),
             answer_headers=_having(every, plugin.AnswerHeaderAdder),
             reporters=_having(every, plugin.AnswerReporter),
             specs=self._specs,

@@ -14,6 +14,7 @@ import msgspec
 
 from epp import plugin
 from epp.collect.sources import SOURCES
+from epp.disagg.remote.client import PrefillClient
 from epp.errors import ConfigError
 from epp.flow.admit import ADMITTERS
 from epp.flow.identity import IDENTITIES
@@ -47,6 +48,7 @@ BUILT_IN: tuple[type, ...] = (
     MmEmbeddingsCacheProducer,
     TokenProducer,
     Tokenizer,
+    PrefillClient,
     *PRODUCERS,
     *REPORTERS,
     *PARSERS,
@@ -112,6 +114,7 @@ _KINDS: Mapping[str, str] = {
     "preparer": "prepare",
     "answer-header-adder": "answer_headers",
     "answer-reporter": "report",
+    "prefiller": "prefill",
 }
 """Kind of plugin by the method that makes it one."""
 

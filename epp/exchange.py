@@ -14,9 +14,10 @@ import msgspec
 from epp.clock import Clock
 from epp.formats.usage import Tail
 from epp.ledger import Reservation
-from epp.model import Ending, Endpoint, InferenceRequest, Outcome, Pick, Usage
+from epp.model import Ending, Endpoint, InferenceRequest, Outcome, Pick, PrefillLeg, Usage
 from epp.plugin import Observer
 
+TIMEOUT = "timeout"  #: `PrefillLeg.reason` of an endpoint that may still compute
 Book = Callable[[InferenceRequest, Endpoint], Reservation]
 """Books a request on an endpoint that serves it in the place of another."""
 OnError = Callable[[Observer, Exception], None]  #: told of an observer that raised
@@ -37,13 +38,18 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     flags: str = ""  #: why the gateway cut it off, its own words with commas
 
 
+def decoded(request: InferenceRequest) -> InferenceRequest:
+    """Return the request as an endpoint sees it that does not compute its prompt."""
+    return msgspec.structs.replace(request, computed=False)
+
+
 class Exchange:
     """A routed request and its answer."""
 
     __slots__ = (
         "_book", "_clock", "_ended_at", "_first_byte_at", "_observers", "_on_error",
-        "_reservations", "_status", "attempts", "ended", "flags", "pick", "picked_at",
-        "released", "request", "response_bytes", "served", "streamed", "tail", "usage",
+        "_reservations", "_status", "attempts", "book_prefill", "ended", "flags", "leg", "pick", "picked_at",
+        "released", "request", "response_bytes", "sent", "served", "streamed", "tail", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +65,8 @@ class Exchange:
     ) -> None:
         self.request = request
         self.pick = pick
+        self.sent = pick  #: what the gateway is told of it
+        self.leg: PrefillLeg | None = None  #: what became of a prefill that we ran elsewhere
         self.ended = False
         self.released = False  #: its bookings were given back
         self.served = ""  #: ``host:port`` that served, as the gateway says
@@ -68,10 +76,11 @@ class Exchange:
         self.tail: Tail | None = None  #: the end of the answer, where it passes through us
         self.picked_at = clock.now()
         self._observers = observers
-        self._reservations = reservations
+        self._reservations = reservations  #: of the endpoint that decodes; then that of a prefill
         self._clock = clock
         self._on_error = on_error
         self._book = book
+        self.book_prefill: Book | None = None  #: books a prefill; set by who runs it
         self._ended_at: float | None = None
         self._status: int | None = None
         self._first_byte_at: float | None = None
@@ -89,6 +98,30 @@ class Exchange:
     def listen(self, observer: Observer) -> None:
         """Have one more observer hear how it ends."""
         self._observers = (*self._observers, observer)
+
+    def prefill_at(self, endpoint: Endpoint) -> None:
+        """See `plugin.Legs.prefill_at`."""
+        if self.book_prefill is not None and not self.ended:
+            first, *old = self._reservations
+            self._reservations = (first, self.book_prefill(self.request, endpoint))
+            for reservation in old:
+                reservation.release()
+
+    def prefilled(self, leg: PrefillLeg) -> None:
+        """See `plugin.Legs.prefilled`. What may still be computed stays booked."""
+        self.leg = leg
+        if leg.seconds is not None and leg.reason != TIMEOUT:
+            for reservation in self._reservations[1:]:
+                reservation.release()
+        if leg.endpoint is None and self._book is not None and not self.ended:
+            first, *rest = self._reservations
+            first.release()
+            self._reservations = (self._book(self.request, self.pick.endpoints[0]), *rest)
+
+    def send(self, body: bytes, pick: Pick) -> None:
+        """Forward another body, and tell the gateway another pick, than was decided on."""
+        self.request = msgspec.structs.replace(self.request, body=body, model_span=None)
+        self.sent = pick
 
     def forwarded(self) -> None:
         """The request is on its way: let go of its body and prompt, which may be megabytes."""
@@ -118,6 +151,11 @@ class Exchange:
         self.attempts = told.attempts
         self.flags = told.flags
 
+    @property
+    def _alone(self) -> bool:
+        """The endpoint that decodes computes the prompt, too."""
+        return self.pick.prefill is None or (self.leg is not None and self.leg.endpoint is None)
+
     def _follow(self) -> None:
         """Move the booking to the fallback that serves, if the first choice does not."""
         if self._book is None or self.served in ("", self.pick.endpoints[0].address):
@@ -125,7 +163,8 @@ class Exchange:
         for endpoint in self.pick.endpoints[1:]:
             if endpoint.address == self.served:
                 self._reservations[0].release()
-                self._reservations = (self._book(self.request, endpoint), *self._reservations[1:])
+                request = self.request if self._alone else decoded(self.request)
+                self._reservations = (self._book(request, endpoint), *self._reservations[1:])
                 self._book = None  # once: a later head, of an upgrade, changes nothing
                 return
 
@@ -133,8 +172,9 @@ class Exchange:
         """Note ``size`` bytes of the response's body. The first one ends the prefill."""
         if size and self._first_byte_at is None:
             self._first_byte_at = self._clock.now()
-            for reservation in self._reservations:
-                reservation.release_tokens()
+            self._reservations[0].release_tokens()
+            for prefill in self._reservations[1:]:
+                prefill.release()
         self.response_bytes = (self.response_bytes or 0) + size
 
     def response_data(self, data: bytes) -> None:
@@ -175,6 +215,7 @@ class Exchange:
             picked_at=self.picked_at,
             attempts=self.attempts,
             flags=self.flags,
+            leg=self.leg,
         )
         for observer in self._observers:
             try:

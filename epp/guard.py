@@ -18,8 +18,8 @@ from typing import Any
 
 from epp.clock import Clock
 from epp.errors import EppError
-from epp.model import Endpoint, EndpointId, InferenceRequest, Pick
-from epp.plugin import Profiles
+from epp.model import Endpoint, EndpointId, InferenceRequest, Pick, PrefillLeg
+from epp.plugin import Legs, Prefilled, Profiles
 
 OnFault = Callable[[str, str], None]
 """Told of a fault: the plugin's name, and "raised", "bad-result" or "too-slow"; and when the plugin
@@ -27,6 +27,7 @@ is left out ("disabled") and tried again ("enabled")."""
 
 BUDGET_SECONDS = 0.005  #: of the loop's time, for one call
 WAIT_SECONDS = 0.1  #: for what an enricher waits for; the loop goes on meanwhile
+PREFILL_SECONDS = 60.0  #: for a prefill elsewhere
 FAULTS_IN_A_ROW = 10
 REST_SECONDS = 60.0
 
@@ -37,14 +38,14 @@ class _Guard:
     def __init__(self, inner: Any, name: str, clock: Clock, on_fault: OnFault) -> None:
         self._inner = inner
         self._name = name
-        self._clock = clock
+        self.clock = clock
         self._on_fault = on_fault
         self._faults: dict[str, int] = {}  # in a row, by method
         self._rests_until: float | None = None
 
     def call(self, method: str, instead: Any, check: Callable[[Any], bool], *args: Any) -> Any:
         """Return what the plugin says, or ``instead``."""
-        began = self._clock.now()
+        began = self.clock.now()
         if self.resting(began):
             return instead
         try:
@@ -54,7 +55,7 @@ class _Guard:
         except (Exception, SystemExit):  # noqa: BLE001 - whatever it raises is its own fault
             self.fault(method, "raised")
             return instead
-        slow = self._clock.now() - began > BUDGET_SECONDS
+        slow = self.clock.now() - began > BUDGET_SECONDS
         if not _fits(check, result):
             self.fault(method, "bad-result")
             return instead
@@ -71,10 +72,18 @@ class _Guard:
         except (Exception, SystemExit):  # noqa: BLE001 - as in `call`
             self.fault(method, "raised")
 
-    async def wait(self, method: str, instead: Any, waits: Awaitable[Any], kind: type) -> Any:
+    async def wait(
+        self,
+        method: str,
+        instead: Any,
+        waits: Awaitable[Any],
+        kind: type,
+        *,
+        seconds: float = WAIT_SECONDS,
+    ) -> Any:
         """Return what an awaitable that the plugin returned says, or ``instead``."""
         try:
-            result = await asyncio.wait_for(waits, WAIT_SECONDS)
+            result = await asyncio.wait_for(waits, seconds)
         except EppError:
             raise
         except TimeoutError:
@@ -110,7 +119,7 @@ class _Guard:
         self._faults[method] = self._faults.get(method, 0) + 1
         if self._faults[method] >= FAULTS_IN_A_ROW and self._rests_until is None:
             self._faults.clear()
-            self._rests_until = self._clock.now() + REST_SECONDS
+            self._rests_until = self.clock.now() + REST_SECONDS
             self._on_fault(self._name, "disabled")
 
 
@@ -228,6 +237,20 @@ def _enrich(guarded: _Guard) -> Any:
     return enrich
 
 
+def _prefill(guarded: _Guard) -> Any:
+    async def prefill(request: InferenceRequest, pick: Pick, legs: Legs) -> Prefilled:
+        alone = Prefilled(request.body, PrefillLeg(None, "plugin", guarded.clock.now()))
+        waits = guarded.call("prefill", None, inspect.isawaitable, request, pick, legs)
+        if waits is None:
+            return alone
+        done: Prefilled = await guarded.wait(
+            "prefill", alone, waits, Prefilled, seconds=PREFILL_SECONDS
+        )
+        return done
+
+    return prefill
+
+
 def _is_request(result: Any) -> bool:
     return isinstance(result, InferenceRequest)
 
@@ -285,6 +308,7 @@ _WRAPPERS: dict[str, Callable[[_Guard], Any]] = {
     "admit": _admit,
     "enrich": _enrich,
     "prepare": _prepare,
+    "prefill": _prefill,
     "picked": _anything("picked", None),
     "ended": _anything("ended", None),
     "forget": _forget,

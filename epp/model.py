@@ -101,6 +101,7 @@ class Arrival(msgspec.Struct, frozen=True):
     subset: tuple[str, ...] | None = None  #: ``host:port`` or ``host``; None allows the whole pool
     body_hidden: bool = False  #: a body may follow, but Envoy does not show it to us
     understood: InferenceRequest | None = None  #: as read elsewhere; None: still to be read
+    patient: bool = True  #: the gateway waits for our answer to the body as long as it takes
 
 
 class PrefixMatch(msgspec.Struct, frozen=True):
@@ -214,6 +215,8 @@ class Pick(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}  #: extra request headers
     destination_override: str = ""  #: destination other than the endpoints' own addresses
     prefill: Endpoint | None = None  #: where the prefill runs, if elsewhere
+    prefill_next: tuple[Endpoint, ...] = ()  #: where else it could run, best first
+    stages: str = ""  #: why the prefill runs where it does, a fixed word; "" if nobody says
     encode: tuple[Endpoint, ...] = ()  #: where images, audio and video are encoded, if elsewhere
     scores: Mapping[str, float] | None = None  #: by address, all scored candidates, if wanted
     profile: str = ""  #: the profile that made the choice
@@ -228,6 +231,16 @@ class Pick(msgspec.Struct, frozen=True):
         if len(endpoints) == 1:
             return endpoints[0].address
         return ",".join(e.address for e in endpoints)
+
+
+class PrefillLeg(msgspec.Struct, frozen=True):
+    """What became of a prompt that we were to have computed elsewhere."""
+
+    endpoint: Endpoint | None  #: which computed it; None: the one that decodes
+    reason: str  #: why not elsewhere, or not where picked; "" if as picked. A fixed word
+    at: float  #: seconds on `Clock.now()` when the request could go on
+    seconds: float | None = 0.0  #: from the pick until then; None where it went on beside
+    attempts: int = 0  #: endpoints that were asked
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -261,3 +274,4 @@ class Ending(msgspec.Struct, frozen=True):
     picked_at: float = 0.0  #: when the request was about to be forwarded
     attempts: int | None = None  #: endpoints that the gateway tried, if told
     flags: str = ""  #: why the gateway cut it off, its own words with commas; "" if it did not
+    leg: PrefillLeg | None = None  #: None unless we were to have the prompt computed elsewhere

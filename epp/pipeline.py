@@ -16,6 +16,7 @@ from epp.plugin import (
     AnswerReporter,
     Enricher,
     Observer,
+    Prefiller,
     Preparer,
     Screener,
     type_of,
@@ -65,6 +66,7 @@ class Pipeline(msgspec.Struct, frozen=True):
     plugins: Mapping[str, Any] = {}  #: every plugin instance by its configured name
     output: OutputTokens | None = None  #: None books the prompt only
     preparers: tuple[Preparer, ...] = ()  #: run first, before the gate
+    prefiller: Prefiller | None = None  #: None leaves prefills elsewhere to sidecars
     answer_headers: tuple[AnswerHeaderAdder, ...] = ()
     reporters: tuple[AnswerReporter, ...] = ()
     specs: Mapping[str, PluginSpec] = {}  #: what each of `plugins` was built from

@@ -18,7 +18,16 @@ import msgspec
 
 from epp.clock import Clock
 from epp.ledger import Ledger
-from epp.model import Ending, Endpoint, EndpointId, Expected, InferenceRequest, Pick, Usage
+from epp.model import (
+    Ending,
+    Endpoint,
+    EndpointId,
+    Expected,
+    InferenceRequest,
+    Pick,
+    PrefillLeg,
+    Usage,
+)
 
 Stability = Literal["alpha", "beta", "stable"]
 
@@ -198,6 +207,41 @@ class Decider(Protocol):
 
     def disaggregate(self, request: InferenceRequest, decode: Endpoint) -> bool:
         """Return True to run the stage on another endpoint than ``decode``."""
+        ...
+
+
+class Prefilled(msgspec.Struct, frozen=True):
+    """A request whose prompt was computed elsewhere, or is not."""
+
+    body: bytes  #: what the endpoint that decodes is to be sent
+    leg: PrefillLeg
+
+
+class Legs(Protocol):
+    """What one request has booked; see `exchange.Exchange`."""
+
+    def prefill_at(self, endpoint: Endpoint) -> None:
+        """Move the booking of the prefill to where it is tried next."""
+        ...
+
+    def prefilled(self, leg: PrefillLeg) -> None:
+        """Note what became of the prefill, and free its booking."""
+        ...
+
+    def listen(self, observer: Observer) -> None:
+        """Have one more observer hear how it ends."""
+        ...
+
+
+@runtime_checkable
+class Prefiller(Protocol):
+    """Has prompts computed on the endpoints that picks name, before requests go on."""
+
+    async def prefill(self, request: InferenceRequest, pick: Pick, legs: Legs) -> Prefilled:
+        """Have the prompt computed on ``pick.prefill``, or say why not; only a few seconds.
+
+        Called in the event-loop turn of the pick. Cancelled if nobody waits any more.
+        """
         ...
 
 

@@ -12,12 +12,21 @@ from msgspec import structs
 from epp.clock import Clock
 from epp.disagg.strip import without_transfer
 from epp.errors import NoEndpoints
-from epp.exchange import Exchange
+from epp.exchange import Exchange, decoded
 from epp.formats.weight import LIGHT_BYTES
+from epp.headers import PREFILLER
 from epp.ledger import Ledger, Reservation
-from epp.model import Arrival, Endpoint, InferenceRequest, Pick, join_host_port
+from epp.model import (
+    Arrival,
+    Endpoint,
+    InferenceRequest,
+    Outcome,
+    Pick,
+    PrefillLeg,
+    join_host_port,
+)
 from epp.pipeline import Formats, OutputTokens, Pipeline
-from epp.plugin import Observer
+from epp.plugin import Observer, Prefiller
 from epp.pool import Pool
 
 
@@ -66,30 +75,8 @@ class Router:
             EppError: the request must be answered with an error instead.
         """
         line = self.pipeline  # read once: a reload never splits a request
-
-        if self._reader is not None and len(arrival.body) > LIGHT_BYTES:
-            arrival = await self._reader.read(arrival, line.formats)
-        if arrival.understood is None and arrival.body:
-            arrival = without_transfer(arrival)
-        request = line.rules.apply(line.formats.parse(arrival, self._clock.now()))
-        for preparer in line.preparers:
-            request = preparer.prepare(request)
-        if line.gate.must_wait(request, lambda: self._allowed(arrival)):
-            began = self._clock.now()
-            await line.gate.wait(request)
-            request = structs.replace(request, waited=self._clock.now() - began)
-        endpoints = self._allowed(arrival)
-        for screener in line.screeners:
-            endpoints = screener.screen(request, endpoints)
-        for enricher in line.enrichers:
-            enriched = enricher.enrich(request, endpoints)
-            if isinstance(enriched, InferenceRequest):
-                request = enriched
-            else:
-                request = await enriched
-                endpoints = self._still_here(endpoints)
-        for admitter in line.admitters:
-            admitter.admit(request, endpoints)
+        arrival, request = await self._understood(arrival, line)
+        request, endpoints = await self._enriched(arrival, request, line)
         # From the snapshot to `open` nothing waits: the next request must see this booking.
         if not endpoints:
             raise NoEndpoints("no endpoint of the pool may serve this request")
@@ -104,7 +91,65 @@ class Router:
             book=partial(self._book, output=line.output) if line.output else self._book,
         )
         exchange.open()
-        return exchange
+        if line.prefiller is None or pick.prefill is None:
+            return exchange
+        await self._prefill(line.prefiller, exchange, patient=arrival.patient)
+        if self._still_here(pick.endpoints[:1]):
+            return exchange
+        exchange.end(Outcome.FAILED)  # what was to decode went away meanwhile
+        return await self.route(structs.replace(arrival, patient=False))
+
+    async def _understood(
+        self, arrival: Arrival, line: Pipeline
+    ) -> tuple[Arrival, InferenceRequest]:
+        """Read the request and wait for room."""
+        if self._reader is not None and len(arrival.body) > LIGHT_BYTES:
+            arrival = await self._reader.read(arrival, line.formats)
+        if arrival.understood is None and arrival.body:
+            arrival = without_transfer(arrival)
+        request = line.rules.apply(line.formats.parse(arrival, self._clock.now()))
+        for preparer in line.preparers:
+            request = preparer.prepare(request)
+        if line.gate.must_wait(request, lambda: self._allowed(arrival)):
+            began = self._clock.now()
+            await line.gate.wait(request)
+            request = structs.replace(request, waited=self._clock.now() - began)
+        return arrival, request
+
+    async def _enriched(
+        self, arrival: Arrival, request: InferenceRequest, line: Pipeline
+    ) -> tuple[InferenceRequest, Sequence[Endpoint]]:
+        """Add what is known, and find the endpoints that may serve it."""
+        endpoints = self._allowed(arrival)
+        for screener in line.screeners:
+            endpoints = screener.screen(request, endpoints)
+        for enricher in line.enrichers:
+            enriched = enricher.enrich(request, endpoints)
+            if isinstance(enriched, InferenceRequest):
+                request = enriched
+            else:
+                request = await enriched
+                endpoints = self._still_here(endpoints)
+        for admitter in line.admitters:
+            admitter.admit(request, endpoints)
+        return request, endpoints
+
+    async def _prefill(self, prefiller: Prefiller, exchange: Exchange, *, patient: bool) -> None:
+        """Have the prompt computed elsewhere; no sidecar is to do so again."""
+        exchange.book_prefill = self._book
+        extra = {k: v for k, v in exchange.pick.headers.items() if k != PREFILLER}
+        pick = structs.replace(exchange.pick, headers=extra)
+        if not patient:
+            exchange.prefilled(PrefillLeg(None, "mode", self._clock.now()))
+            exchange.send(exchange.request.body, pick)
+            return
+        try:
+            done = await prefiller.prefill(exchange.request, exchange.pick, exchange)
+        except BaseException:  # cancelled: the client has left
+            exchange.end(Outcome.ABANDONED)
+            raise
+        exchange.prefilled(done.leg)
+        exchange.send(done.body, pick)
 
     def _allowed(self, arrival: Arrival) -> Sequence[Endpoint]:
         """The endpoints this request may use; health rules never leave an allowed subset empty."""
@@ -129,10 +174,10 @@ class Router:
         self, request: InferenceRequest, pick: Pick, output: OutputTokens | None
     ) -> list[Reservation]:
         target = pick.endpoints[0]
-        booked = [self._book(request, target, output=output)]
-        if pick.prefill is not None:
-            booked.append(self._book(request, pick.prefill))
-        return booked
+        if pick.prefill is None:
+            return [self._book(request, target, output=output)]
+        elsewhere = self._book(request, pick.prefill)
+        return [self._book(decoded(request), target, output=output), elsewhere]
 
     def _book(
         self,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from epp import headers
 from epp.clock import Clock
 from epp.ledger import Ledger
+from epp.model import InferenceRequest, Pick
 from epp.observe.decisions import DecisionLog
-from epp.observe.header import DecisionHeader, key_of
+from epp.observe.legs import LegsObserver
 from epp.observe.metrics import MetricsObserver
 from epp.observe.receipts import Receipts
 from epp.observe.stages import StagesObserver
@@ -57,6 +59,7 @@ class Watching:
         found: list[Observer] = [
             MetricsObserver(self._metrics, self._clock),
             StagesObserver(self._metrics),
+            LegsObserver(self._metrics),
             TruthObserver(self._metrics.truth),
             self.forecaster,
         ]
@@ -87,10 +90,26 @@ class Watching:
     @property
     def answer_headers(self) -> tuple[AnswerHeaderAdder, ...]:
         """Those that add to an answer's head."""
-        key_file = self._options.decision_key_file
-        if self.receipts is None or not (self._options.decision_header or key_file):
+        if self.receipts is None or not self._options.decision_header:
             return ()
-        return (DecisionHeader(self.receipts, key_of(key_file) if key_file else b""),)
+        return (DecisionHeader(self.receipts),)
+
+
+class DecisionHeader:
+    """Tells the client in one line why its request went where it went.
+
+    It names the pool's addresses, so it is for gateways whose clients may know them.
+    """
+
+    def __init__(self, receipts: Receipts) -> None:
+        self._receipts = receipts
+
+    def answer_headers(
+        self, request: InferenceRequest, pick: Pick, served: str
+    ) -> Mapping[str, str]:
+        """See `plugin.AnswerHeaderAdder.answer_headers`."""
+        said = self._receipts.summary(pick)
+        return {headers.DECISION: said} if said else {}
 
 
 def _recorder(options: ServeOptions, pool: str, clock: Clock) -> Recorder | None:

@@ -256,7 +256,7 @@ class Stream:
             self._service.uploads.ended(self)
             self._exchange = exchange = await self._desk.router.route(event.arrival)
             tracing = self._service.tracing
-            pick = exchange.pick if tracing is None else tracing.routed(exchange)
+            pick = exchange.sent if tracing is None else tracing.routed(exchange)
             unseen = self._service.unseen
             logged = unseen is not None and unseen.logs_connected > 0  # it is Envoy, and lean
             session.accept(pick, self._body(exchange.request), at_once=logged)

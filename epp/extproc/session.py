@@ -322,8 +322,8 @@ class Session:
     def _ready(self, *, hidden: bool) -> RequestReady:
         if self.request is not Part.ENDED:
             self.request = Part.ROUTING
-        body = self._original or b""
-        return RequestReady(Arrival(self._id, self._headers, body, self._subset, hidden))
+        told = (self._id, self._headers, self._original or b"", self._subset, hidden)
+        return RequestReady(Arrival(*told, None, self._request_mode in _DUPLEX))
 
     def _expect(self, content_length: str) -> None:
         """Refuse a body by its announced length, before a byte of it was sent."""

@@ -1,4 +1,4 @@
-"""What plugins of the configuration in use need beside requests: events that come in."""
+"""What plugins of the configuration in use need beside requests: events, connections closed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from epp.clock import Clock
+from epp.disagg.remote.client import PrefillClient
 from epp.pool import Pool
 from epp.prefix.precise import PrecisePrefixCacheProducer
 from epp.prefix.tokens.producer import TokenProducer
@@ -36,7 +37,7 @@ async def follow(plugins: Callable[[], Mapping[str, Any]], pool: Pool, clock: Cl
 
 
 def _has_needs(made: Any) -> bool:
-    return isinstance(made, PrecisePrefixCacheProducer | TokenProducer)
+    return isinstance(made, PrecisePrefixCacheProducer | TokenProducer | PrefillClient)
 
 
 def _begin(made: Any, pool: Pool, clock: Clock) -> asyncio.Task[None] | None:
@@ -61,5 +62,5 @@ async def _end(made: Any, task: asyncio.Task[None] | None) -> None:
     if task is not None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    if isinstance(made, TokenProducer):
+    if isinstance(made, TokenProducer | PrefillClient):
         await made.close()

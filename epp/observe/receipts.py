@@ -31,6 +31,7 @@ from epp.model import (
     Expected,
     InferenceRequest,
     Pick,
+    PrefillLeg,
     PrefixMatch,
 )
 from epp.plugin import ProfileResult, type_of
@@ -73,7 +74,7 @@ class Receipts:
             request.id[:LONGEST], request.model[:LONGEST], request.target_model[:LONGEST],
             request.format, request.prompt_tokens, request.priority, request.streaming,
             request.arrived_at, request.waited, self._clock.now(), pick.endpoints, pick.prefill,
-            pick.profile,
+            pick.profile, pick.stages,
             tuple(runs), pick.expected, _knowledge(request, match),
         )  # fmt: skip
         self._ring.append(receipt)
@@ -124,6 +125,7 @@ class _Receipt(msgspec.Struct, gc=False):
     chosen: tuple[Endpoint, ...]
     prefill: Endpoint | None
     profile: str
+    stages: str
     runs: tuple[_Run, ...]
     expected: Expected | None
     knowledge: tuple[str, str, str]  #: see `_knowledge`
@@ -180,6 +182,7 @@ class _Receipt(msgspec.Struct, gc=False):
             "picked": self.chosen[0].address,
             "fallbacks": [endpoint.address for endpoint in self.chosen[1:]],
             "prefill": self.prefill.address if self.prefill else None,
+            "prefill_reason": self.stages or None,
             "profile": self.profile,
             "predicted_cached_tokens": self.predicted(),
             "prefix_known_from": self.knowledge[0] or None,
@@ -217,6 +220,7 @@ class _Receipt(msgspec.Struct, gc=False):
             "ttft": _parts(self.measured_ttft(ending)),
             "duration_seconds": round(ending.at - self.arrived_at, 6),
             "streamed": ending.streamed,
+            "prefill_leg": _leg(ending.leg),
             "response_bytes": ending.response_bytes,
             "prompt_tokens": usage and usage.prompt_tokens,
             "completion_tokens": usage and usage.completion_tokens,
@@ -273,6 +277,18 @@ class _Run(msgspec.Struct, gc=False):
             "running": None if load is None else load.running,
             "kv_usage": None if load is None else load.kv_usage,
         }
+
+
+def _leg(leg: PrefillLeg | None) -> Shown | None:
+    """What became of a prefill that the picker ran."""
+    if leg is None:
+        return None
+    return {
+        "endpoint": leg.endpoint and leg.endpoint.address,
+        "reason": leg.reason or None,
+        "seconds": None if leg.seconds is None else round(leg.seconds, 6),
+        "attempts": leg.attempts,
+    }
 
 
 def _parts(parts: Parts | None) -> Shown | None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from epp.collect.sources import SOURCES
+from epp.disagg.remote.client import PrefillClient
 from epp.flow.admit import ADMITTERS
 from epp.flow.identity import IDENTITIES
 from epp.flow.saturation import DETECTORS
@@ -39,6 +40,7 @@ GROUPS = (
     Group("Pickers", "Choose among the scored endpoints.", tuple(PICKERS)),
     Group("Profile handlers", "Decide which profiles run.", tuple(HANDLERS)),
     Group("Deciders", "Say whether a stage runs on another endpoint.", tuple(DECIDERS)),
+    Group("Prefillers", "Have prompts computed on another endpoint.", (PrefillClient,)),
     Group("Saturation detectors", "Say how full the pool is.", tuple(DETECTORS)),
     Group("Admitters", "May refuse a request before it is scheduled.", tuple(ADMITTERS)),
     Group("Identity", "Read from the headers whose request it is.", tuple(IDENTITIES)),

@@ -226,6 +226,18 @@ OURS = (
          ("reason",)),
 )  # fmt: skip
 
+LEGS = (
+    Spec("epp_stages_total", "counter", "Requests by where their stages run, and why.",
+         ("stages", "reason")),
+    Spec("epp_prefill_legs_total", "counter",
+         "Prompts that the picker was to have computed elsewhere: done, or why not.", ("reason",)),
+    Spec("epp_prefill_leg_seconds", "histogram",
+         "Parts of a prompt's time elsewhere: its queue, its computing, the cache's way.",
+         ("part",), _FIRST),
+    Spec("epp_prefill_stranded_total", "counter",
+         "Caches computed elsewhere that nobody has read, so that they stay until a lease ends."),
+)  # fmt: skip
+
 _ENDPOINT = ("endpoint_name", "namespace", "port")
 _MISSED = (0.0, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0)
 _RATIO = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
@@ -297,4 +309,4 @@ KNOWLEDGE = (
     Spec("epp_kv_waiting_events", "gauge", "Events whose parent block is not known yet.", _PLUGIN),
 )  # fmt: skip
 
-METRICS = (*REQUESTS, *POOL, *PICKER, *OURS, *TRUTH, *KNOWLEDGE)
+METRICS = (*REQUESTS, *POOL, *PICKER, *OURS, *LEGS, *TRUTH, *KNOWLEDGE)

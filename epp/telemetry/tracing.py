@@ -142,7 +142,7 @@ class Tracing:
 
         The exchange keeps its own pick: observers may know it by its identity.
         """
-        pick, span = exchange.pick, _root.get()
+        pick, span = exchange.sent, _root.get()
         if span is None:
             return pick
         span.followed = True

@@ -283,3 +283,10 @@ def test_the_best_scored_endpoint_stands_in_for_a_faulty_picker() -> None:
     endpoints: tuple[Endpoint, ...] = (A, B)
     world = World("pick", raises)
     assert world.plugin.pick(endpoints, [0.5, 0.2]) == [A]
+
+
+def test_a_prefill_that_fails_has_the_prompt_computed_where_it_is_decoded() -> None:
+    world = World("prefill", raises)
+    done = asyncio.run(world.plugin.prefill(REQUEST, Pick((A,), prefill=A), None))
+    assert (done.body, done.leg.endpoint, done.leg.reason) == (REQUEST.body, None, "plugin")
+    assert world.told == ["raised"]

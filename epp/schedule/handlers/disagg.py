@@ -10,6 +10,8 @@ them: the session removes their copies.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nlargest
+from operator import itemgetter
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -20,6 +22,8 @@ from epp.errors import Saturated
 from epp.model import Endpoint, InferenceRequest, Pick
 
 Order = Literal["decode-first", "prefill-first"]
+
+SPARE = 2  #: next best prefill endpoints that a pick knows of
 
 WHOLE = frozenset(
     {"embeddings", "rerank", "score", "images", "conversations", "multipart", "vllm-grpc-embed"}
@@ -63,6 +67,9 @@ class DisaggProfileHandler:
         deciders: DeciderNames | None = None
         max_decode_queue: Annotated[float, Meta(gt=0)] | None = 128.0
         """Waiting requests, as last told; null sets no limit. Not in llm-d."""
+        prefill_fallbacks: Annotated[int, Meta(ge=0, le=8)] = 0
+        """Further endpoints that the prefill header names, best first, for sidecars that try the
+        next one. Not in llm-d."""
         # The older, flat spelling; not to be mixed with `profiles` and `deciders`.
         decode_profile: str | None = None
         prefill_profile: str | None = None
@@ -98,6 +105,7 @@ class DisaggProfileHandler:
         self._prefill_decider = decider(named.prefill, tools)
         self._encode_decider = decider(named.encode, tools)
         self._max_decode_queue = params.max_decode_queue
+        self._fallbacks = params.prefill_fallbacks
 
     def handle(self, request: InferenceRequest, profiles: plugin.Profiles) -> Pick:
         """See `plugin.ProfileHandler.handle`.
@@ -109,17 +117,17 @@ class DisaggProfileHandler:
             return self._handle_prefill_first(request, profiles)
         decode = profiles.run(self._profiles.decode, request).chosen
         if self._too_long_a_queue(decode[0]):
-            return self._pick(decode, (), ())
+            return self._pick(decode, (), (), "decode-queue")
         encode: Sequence[Endpoint] = ()
         if says_yes(self._encode_decider, request, decode[0]):
             encode = elsewhere(self._profiles.encode, request, profiles, peer=decode[0])
-        prefill: Sequence[Endpoint] = ()
-        if says_yes(self._prefill_decider, request, decode[0]):
-            prefill = elsewhere(self._profiles.prefill, request, profiles, peer=decode[0])
-        return self._pick(decode, prefill, encode)
+        if not says_yes(self._prefill_decider, request, decode[0]):
+            return self._pick(decode, (), encode, "decider")
+        prefill = self._prefill(request, profiles, decode[0])
+        return self._pick(decode, prefill, encode, "decider" if prefill else "no-endpoint")
 
     def _handle_prefill_first(self, request: InferenceRequest, profiles: plugin.Profiles) -> Pick:
-        prefill = elsewhere(self._profiles.prefill, request, profiles, peer=None)
+        prefill = self._prefill(request, profiles, None)
         peer = prefill[0] if prefill else None
         encode: Sequence[Endpoint] = ()
         if peer is not None and says_yes(self._encode_decider, request, peer):
@@ -127,8 +135,8 @@ class DisaggProfileHandler:
         near = msgspec.structs.replace(request, peer=peer)
         decode = profiles.run(self._profiles.decode, near).chosen
         if self._too_long_a_queue(decode[0]):
-            return self._pick(decode, (), ())
-        return self._pick(decode, prefill, encode)
+            return self._pick(decode, (), (), "decode-queue")
+        return self._pick(decode, prefill, encode, "order" if prefill else "no-endpoint")
 
     def _too_long_a_queue(self, decode: Endpoint) -> bool:
         load, limit = decode.load, self._max_decode_queue
@@ -140,9 +148,21 @@ class DisaggProfileHandler:
         )
 
     def _pick(
-        self, decode: tuple[Endpoint, ...], prefill: Sequence[Endpoint], encode: Sequence[Endpoint]
+        self,
+        decode: tuple[Endpoint, ...],
+        prefill: Sequence[Endpoint],
+        encode: Sequence[Endpoint],
+        why: str,
     ) -> Pick:
-        return disaggregated(decode, prefill, encode, profile=self._profiles.decode)
+        name, fallbacks = self._profiles.decode, self._fallbacks
+        pick = disaggregated(decode, prefill, encode, profile=name, fallbacks=fallbacks)
+        return msgspec.structs.replace(pick, stages=why)
+
+    def _prefill(
+        self, request: InferenceRequest, profiles: plugin.Profiles, peer: Endpoint | None
+    ) -> tuple[Endpoint, ...]:
+        spare = max(SPARE, self._fallbacks)
+        return elsewhere(self._profiles.prefill, request, profiles, peer=peer, spare=spare)
 
 
 FLAT = (
@@ -197,19 +217,31 @@ def says_yes(who: plugin.Decider | None, request: InferenceRequest, endpoint: En
 
 
 def elsewhere(
-    profile: str, request: InferenceRequest, profiles: plugin.Profiles, *, peer: Endpoint | None
+    profile: str,
+    request: InferenceRequest,
+    profiles: plugin.Profiles,
+    *,
+    peer: Endpoint | None,
+    spare: int = 0,
 ) -> tuple[Endpoint, ...]:
     """Run the profile of another stage.
 
     Returns:
-        What it chose; () if it is not configured, finds no endpoint, or the request has no stages.
+        What it chose, and the ``spare`` next by score; () if it is not configured, finds no
+        endpoint, or the request has no stages.
     """
     if profile not in profiles.names or request.format in WHOLE or not request.computed:
         return ()
     try:
-        return profiles.run(profile, msgspec.structs.replace(request, peer=peer)).chosen
+        result = profiles.run(profile, msgspec.structs.replace(request, peer=peer))
     except Saturated:
         return ()
+    if not spare:
+        return result.chosen
+    scored = zip(result.scores, result.candidates, strict=True)
+    best = nlargest(spare + len(result.chosen), scored, key=itemgetter(0))
+    others = [each for _, each in best if each not in result.chosen]
+    return (*result.chosen, *others[:spare])
 
 
 def disaggregated(
@@ -218,16 +250,21 @@ def disaggregated(
     encode: Sequence[Endpoint],
     *,
     profile: str,
+    fallbacks: int = 0,
 ) -> Pick:
     """The pick that sends a request to ``decode`` and names the others in headers.
+
+    After the prefill endpoint its header names the ``fallbacks`` next ones of ``prefill``.
 
     Each endpoint is named with its own port, IPv6 in brackets (field problem B132: prefill
     header with the decode port, llm-d/llm-d-router PR 329).
     """
     extra: dict[str, str] = {}
     prefiller = prefill[0] if prefill and prefill[0].id != decode[0].id else None
+    others = tuple(each for each in prefill[1:] if each.id != decode[0].id) if prefiller else ()
     if prefiller is not None:
-        extra[headers.PREFILLER] = prefiller.address
+        named = (prefiller, *others[:fallbacks])
+        extra[headers.PREFILLER] = ",".join(endpoint.address for endpoint in named)
     encoders = tuple(endpoint for endpoint in encode if endpoint.id != decode[0].id)
     if encoders:
         extra[headers.ENCODERS] = ",".join(endpoint.address for endpoint in encoders)
@@ -235,6 +272,7 @@ def disaggregated(
         endpoints=decode,
         headers=extra,
         prefill=prefiller,
+        prefill_next=others,
         encode=encoders,
         profile=profile,
     )

@@ -150,7 +150,8 @@ def test_a_receipt_says_how_it_ended() -> None:
     assert shown["ended"] == {
         "outcome": "completed", "status": 200, "served": "10.0.0.1:8000", "served_as_picked": False,
         "attempts": 2, "flags": "response_timeout", "ttft_seconds": 0.25, "duration_seconds": 4.0,
-        "streamed": True, "response_bytes": 12, "prompt_tokens": 100, "completion_tokens": 7,
+        "streamed": True,
+        "prefill_leg": None, "response_bytes": 12, "prompt_tokens": 100, "completion_tokens": 7,
         "cached_tokens": 64,
         "ttft": {
             "total_seconds": 0.25, "wait_seconds": 0.0, "decision_seconds": 0.0,

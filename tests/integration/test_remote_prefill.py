@@ -1,0 +1,307 @@
+"""Prefills that the picker runs itself, on simulated engines: whatever fails, there is an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from epp import headers
+from epp.fleet import free_port
+from epp.model import EndpointId, Outcome
+from tests.support.engine import EngineServer
+from tests.support.remote_prefill import BODY, PREFILL, Case, decoded, endpoint, until, with_case
+
+Engines = list[EngineServer]
+
+
+def changed(**fields: Any) -> Any:
+    return msgspec.structs.replace(PREFILL, **fields)
+
+
+async def text(exchange: Any) -> str:
+    status, answer = await decoded(exchange)
+    assert status == 200, answer
+    return str(answer["choices"][0]["text"])
+
+
+async def local(case: Case) -> str:
+    """What the decode engine answers by itself."""
+    exchange = await case.route(patient=False)
+    try:
+        return await text(exchange)
+    finally:
+        exchange.end(Outcome.COMPLETED)
+
+
+def test_the_prompt_is_computed_elsewhere_and_the_answer_is_the_same() -> None:
+    async def use(case: Case, engines: Engines) -> None:
+        exchange = await case.route()
+        assert exchange.sent.endpoints[0].name == "d"
+        assert headers.PREFILLER not in exchange.sent.headers  # no sidecar does it once more
+        params = json.loads(exchange.request.body)["kv_transfer_params"]
+        assert params["do_remote_prefill"] is True
+        assert exchange.leg is not None
+        assert (exchange.leg.endpoint, exchange.leg.reason) == (case.endpoints["p0"], "")
+        assert case.booked("p0") == (0, 0)  # freed as soon as it was done
+        assert case.booked("d") == (1, 0)  # which does not compute the prompt
+        split = await text(exchange)
+        exchange.end(Outcome.COMPLETED)
+        assert case.idle
+        assert case.diary.endings[0].leg is exchange.leg
+        assert split == await local(case)
+
+    with_case(use)
+
+
+FAULTS = {
+    "error": "failed",
+    "disconnect": "connection",
+    "malformed": "malformed",
+    "missing": "malformed",
+    "hang": "timeout",
+}
+
+
+@pytest.mark.parametrize(("fault", "reason"), FAULTS.items(), ids=FAULTS)
+def test_b134_a_failed_prefill_is_computed_where_it_is_decoded(fault: str, reason: str) -> None:
+    """Field problem B134: decode waited for a failed prefill (sgl-project/sglang#9726)."""
+
+    async def use(case: Case, engines: Engines) -> None:
+        exchange = await case.route()
+        assert exchange.leg is not None
+        assert (exchange.leg.endpoint, exchange.leg.reason) == (None, reason)
+        assert exchange.request.body == json.dumps(BODY).encode()
+        requests, tokens = case.booked("d")
+        assert requests == 1
+        assert tokens > 0  # it computes the prompt after all
+        assert await text(exchange) == await local(case)
+        exchange.end(Outcome.COMPLETED)
+
+    with_case(use, changed(kv_faults=(fault,)), timeout="400ms")
+
+
+def test_b144_a_retry_on_another_endpoint_says_nothing_of_the_first() -> None:
+    """Field problem B144: the first endpoint's data went to the second (sgl-project/sglang PR 9051)."""
+
+    async def use(case: Case, engines: Engines) -> None:
+        dead = endpoint("p0", free_port(), "prefill")
+        case.pool.put(dead)
+        while (exchange := await case.route()).pick.prefill != dead:
+            exchange.end(Outcome.COMPLETED)  # the picker chooses one of equals by chance
+        assert exchange.leg is not None
+        assert (exchange.leg.reason, exchange.leg.attempts) == ("retried", 2)
+        assert exchange.leg.endpoint == case.endpoints["p1"]
+        params = json.loads(exchange.request.body)["kv_transfer_params"]
+        assert params["remote_engine_id"] == engines[2].transfers.engine_id
+        assert await text(exchange) == await local(case)
+        exchange.end(Outcome.COMPLETED)
+
+    with_case(use, PREFILL, PREFILL)
+
+
+def test_b139_a_prefill_that_takes_too_long_is_not_repeated_elsewhere() -> None:
+    """Field problem B139: repeated prefills filled one pod after another (vllm PR 29906)."""
+
+    async def use(case: Case, engines: Engines) -> None:
+        exchange = await case.route()
+        assert exchange.leg is not None
+        assert (exchange.leg.reason, exchange.leg.attempts) == ("timeout", 1)
+        asked = exchange.pick.prefill
+        assert asked is not None
+        assert case.booked(asked.name)[0] == 1  # it may still compute
+        exchange.end(Outcome.COMPLETED)
+        assert case.idle
+
+    slow = changed(kv_faults=("hang",))
+    with_case(use, slow, slow, timeout="200ms")
+
+
+def test_no_healthy_prefill_endpoint_is_said_and_nobody_is_asked() -> None:
+    async def use(case: Case, engines: Engines) -> None:
+        first, second = await case.route(), await case.route()
+        assert first.leg is not None
+        assert second.leg is not None
+        assert (first.leg.reason, second.leg.reason) == ("failed", "no-healthy-endpoint")
+        assert (first.leg.attempts, second.leg.attempts) == (1, 0)
+        first.end(Outcome.COMPLETED)
+        second.end(Outcome.COMPLETED)
+
+    with_case(use, changed(kv_faults=("error",)))
+
+
+def test_b137_a_client_that_leaves_aborts_the_prefill_and_frees_both() -> None:
+    """Field problem B137: requests left behind held KV blocks for ever (vllm-project/vllm#46283)."""
+
+    async def use(case: Case, engines: Engines) -> None:
+        asking = asyncio.create_task(case.route())
+        await until(lambda: case.client.in_flight == 1)
+        assert case.booked("p0")[0] == case.booked("d")[0] == 1
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert case.idle
+        assert [ending.outcome for ending in case.diary.endings] == [Outcome.ABANDONED]
+
+    with_case(use, changed(kv_faults=("hang",)))
+
+
+def test_parameters_older_than_the_lease_are_never_used() -> None:
+    async def use(case: Case, engines: Engines) -> None:
+        exchange = await case.route()
+        assert exchange.leg is not None
+        assert exchange.leg.reason == "lease-expired"
+        assert b"kv_transfer_params" not in exchange.request.body
+        exchange.end(Outcome.COMPLETED)
+
+    with_case(use, lease="0")
+
+
+def test_an_endpoint_that_restarts_meanwhile_is_not_read_from() -> None:
+    async def use(case: Case, engines: Engines) -> None:
+        asking = asyncio.create_task(case.route())
+        await until(lambda: case.client.in_flight == 1)
+        case.client.forget(EndpointId("p0"))
+        exchange = await asking
+        assert exchange.leg is not None
+        assert (exchange.leg.endpoint, exchange.leg.reason) == (None, "restarted")
+        exchange.end(Outcome.COMPLETED)
+
+    with_case(use)
+
+
+def test_a_decode_endpoint_that_goes_away_meanwhile_is_replaced() -> None:
+    async def use(case: Case, engines: Engines) -> None:
+        other = endpoint("d2", case.endpoints["d"].port, "decode")
+        asking = asyncio.create_task(case.route())
+        await until(lambda: case.client.in_flight == 1)
+        case.pool.put(other)
+        case.pool.remove(EndpointId("d"))
+        exchange = await asking
+        assert exchange.sent.endpoints == (other,)
+        assert b"kv_transfer_params" not in exchange.request.body
+        exchange.end(Outcome.COMPLETED)
+        assert case.idle
+
+    with_case(use)
+
+
+def test_a_gateway_that_does_not_wait_and_a_request_without_time_are_served_at_once() -> None:
+    async def use(case: Case, engines: Engines) -> None:
+        hasty = await case.route(patient=False)
+        assert hasty.leg is not None
+        assert hasty.leg.reason == "mode"
+        hasty.end(Outcome.COMPLETED)
+
+    with_case(use)
+
+
+def test_a_time_to_first_token_that_is_asked_for_bounds_the_wait() -> None:
+    async def use(case: Case, engines: Engines) -> None:
+        exchange = await case.route(x_slo_ttft_ms="100")
+        assert exchange.leg is not None
+        assert exchange.leg.reason == "timeout"
+        assert exchange.leg.seconds < 10.0  # of the 20 that it may take otherwise
+        exchange.end(Outcome.COMPLETED)
+
+    with_case(use, changed(kv_faults=("hang",)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"n": 2}, "choices"), ({"prompt": ["a", "b"]}, "prompts"), ({"echo": True}, "prompt-logprobs")],
+)  # fmt: skip
+def test_what_two_endpoints_cannot_do_together_is_done_by_one(
+    fields: dict[str, Any], reason: str
+) -> None:
+    async def use(case: Case, engines: Engines) -> None:
+        exchange = await case.route({**BODY, **fields})
+        assert exchange.leg is not None
+        assert (exchange.leg.endpoint, exchange.leg.reason) == (None, reason)
+        assert json.loads(exchange.request.body) == {**BODY, **fields}
+        exchange.end(Outcome.COMPLETED)
+
+    with_case(use)
+
+
+def test_b134_sglangs_legs_run_at_once_and_a_failed_one_ends_the_other() -> None:
+    """Field problem B134, where decode waits for prefill (sgl-project/sglang#9726)."""
+
+    async def main() -> None:
+        async with both() as (asked, case):
+            exchange = await case.route()
+            (body,) = asked["/v1/completions"]
+            assert body == json.loads(exchange.request.body)  # both get the same
+            assert body["bootstrap_host"] == "127.0.0.1"
+            assert case.booked("p0")[0] == 1  # it is under way
+            asked["go"].append(200)
+            await until(lambda: case.booked("p0") == (0, 0))
+            assert exchange.leg is not None
+            assert exchange.leg.seconds is not None
+            exchange.end(Outcome.COMPLETED)
+            failing = await case.route()
+            asked["go"].append(500)
+            await until(lambda: len(asked["/abort_request"]) == 1)
+            assert asked["/abort_request"][0]["rid"] == json.loads(failing.request.body)["rid"]
+            failing.end(Outcome.FAILED)
+            await until(lambda: case.idle)
+
+    asyncio.run(main())
+
+
+@contextlib.asynccontextmanager
+async def both() -> AsyncIterator[tuple[dict[str, list[Any]], Case]]:
+    """A server that is both engines: its prefills are answered once ``go`` says with what."""
+    asked: dict[str, list[Any]] = {"/v1/completions": [], "/abort_request": [], "go": []}
+
+    async def answer(request: web.Request) -> web.Response:
+        asked[request.path].append(await request.json())
+        if request.path != "/abort_request":
+            await until(lambda: bool(asked["go"]))
+            return web.Response(status=asked["go"].pop())
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    case = Case(
+        [endpoint("d", port, "decode"), endpoint("p0", port, "prefill")], connector="sglang"
+    )
+    try:
+        yield asked, case
+    finally:
+        await case.client.close()
+        await runner.cleanup()
+
+
+def test_sixty_requests_through_every_fault_leave_nothing_behind() -> None:
+    faults = ("error", "disconnect", "malformed", "missing", "hang")
+
+    async def use(case: Case, engines: Engines) -> None:
+        async def one(i: int) -> None:
+            asking = asyncio.create_task(case.route())
+            if i % 5 == 0:
+                await asyncio.sleep(0)
+                asking.cancel()
+            try:
+                exchange = await asking
+            except asyncio.CancelledError:
+                return
+            exchange.end(Outcome.COMPLETED)
+
+        await asyncio.gather(*(one(i) for i in range(60)))
+        assert case.idle
+        assert len(case.diary.endings) == len(case.diary.picks)
+        assert sum(case.client.counts.values()) >= 48
+
+    with_case(use, changed(kv_faults=faults, kv_fault_rate=0.5), PREFILL, timeout="300ms")

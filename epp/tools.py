@@ -16,6 +16,7 @@ def add_tools(verbs: Any) -> None:
     _gateway(verbs)
     _demo(verbs)
     _bench(verbs)
+    _soak(verbs)
     _top(verbs)
     _explain(verbs)
     _traffic(verbs)
@@ -135,6 +136,38 @@ def _run_bench(parsed: argparse.Namespace) -> int:
     from epp.bench import run as bench  # noqa: PLC0415
 
     return bench.run(parsed)
+
+
+def _soak(verbs: Any) -> None:
+    soak = verbs.add_parser(
+        "soak",
+        help="a picker that follows a hundred engines' KV events, and faults",
+        description="Send conversations through a real Envoy to many simulated engines that publish "
+        "KV events, while the picker follows them: does it know what they hold, does its memory stay "
+        "flat, does it recover from what is lost? Prints a line now and then. Exit status 1 if "
+        "requests failed or engines are not trusted at the end. Needs epp[gateway,precise].",
+    )
+    soak.add_argument("--pods", type=positive, default=100, help="simulated engines")
+    soak.add_argument("--seconds", type=float, default=60.0, help="of traffic")
+    soak.add_argument("--rate", type=float, default=20.0, help="requests a second")
+    soak.add_argument("--every", type=float, default=10.0, help="seconds between two lines")
+    soak.add_argument("--drop", type=float, default=0.0, help="fraction of messages that are lost")
+    soak.add_argument("--buffer", type=positive, default=10_000, help="messages kept for who asks")
+    soak.add_argument("--mute", type=int, default=0, help="engines that tell nothing at all")
+    soak.add_argument(
+        "--restart-every", type=float, default=0.0, help="seconds between restarts; 0 is never"
+    )
+    soak.add_argument("--kv-blocks", type=positive, default=3000, help="of each engine")
+    soak.add_argument("--mode", choices=("lean", "stock"), default="lean", help="Envoy's mode")
+    soak.add_argument("--seed", type=int, default=1, help="same seed, same conversations")
+    soak.add_argument("--output", default="build/soak.json", help="where the figures go")
+    soak.set_defaults(run=_run_soak)
+
+
+def _run_soak(parsed: argparse.Namespace) -> int:
+    from epp.soak import run  # noqa: PLC0415
+
+    return run.run(parsed)
 
 
 def _top(verbs: Any) -> None:

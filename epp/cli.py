@@ -242,6 +242,11 @@ def _serve_answers(serve: argparse.ArgumentParser) -> None:
         help="say in x-epp-decision why the endpoint was picked, where answers pass through the "
         "picker; it names addresses: for trusted callers",
     )  # fmt: skip
+    answers.add_argument(
+        "--decision-key-file", default="", metavar="FILE",
+        help="say it only to callers that send this file's key, 16 bytes or more, in a header "
+        "x-epp-decision, which is not forwarded",
+    )  # fmt: skip
     _boolean(
         answers, "--inject-usage", default=False,
         help="ask engines for the token usage of streams whose client did not, and take it out of "

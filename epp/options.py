@@ -80,6 +80,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     disable_endpoint_subset_filter: bool = False
     inject_usage: bool = False  #: ask engines for a stream's usage, and keep it from the client
     decision_header: bool = False  #: say on the answer why it was picked; names addresses
+    decision_key_file: str = ""  #: say it, but only to requests that carry this file's key
 
     # telemetry
     enable_grpc_stream_metrics: bool = False  #: how long streams live, and how they end

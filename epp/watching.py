@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
-from epp import headers
 from epp.clock import Clock
 from epp.ledger import Ledger
-from epp.model import InferenceRequest, Pick
 from epp.observe.decisions import DecisionLog
+from epp.observe.header import DecisionHeader, key_of
 from epp.observe.legs import LegsObserver
 from epp.observe.metrics import MetricsObserver
 from epp.observe.receipts import Receipts
@@ -90,26 +89,10 @@ class Watching:
     @property
     def answer_headers(self) -> tuple[AnswerHeaderAdder, ...]:
         """Those that add to an answer's head."""
-        if self.receipts is None or not self._options.decision_header:
+        key_file = self._options.decision_key_file
+        if self.receipts is None or not (self._options.decision_header or key_file):
             return ()
-        return (DecisionHeader(self.receipts),)
-
-
-class DecisionHeader:
-    """Tells the client in one line why its request went where it went.
-
-    It names the pool's addresses, so it is for gateways whose clients may know them.
-    """
-
-    def __init__(self, receipts: Receipts) -> None:
-        self._receipts = receipts
-
-    def answer_headers(
-        self, request: InferenceRequest, pick: Pick, served: str
-    ) -> Mapping[str, str]:
-        """See `plugin.AnswerHeaderAdder.answer_headers`."""
-        said = self._receipts.summary(pick)
-        return {headers.DECISION: said} if said else {}
+        return (DecisionHeader(self.receipts, key_of(key_file) if key_file else b""),)
 
 
 def _recorder(options: ServeOptions, pool: str, clock: Clock) -> Recorder | None:

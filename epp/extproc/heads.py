@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from epp.extproc.messages import NO_HEADERS, Decision, Headers
-from epp.headers import CONTROL, DESTINATION, NEVER_SET
+from epp.headers import CONTROL, DECISION, DESTINATION, NEVER_SET
 from epp.model import Pick
+
+_OURS = CONTROL | {DECISION}  #: the latter holds a caller's key, which is for us only
 
 
 def controls(headers: Headers) -> tuple[str, ...]:
-    """The headers that only we may set, of those a client sent."""
-    sent = CONTROL.intersection(headers)
+    """The headers that are not to be forwarded, of those a client sent."""
+    sent = _OURS.intersection(headers)
     return tuple(sorted(sent)) if sent else ()
 
 

@@ -33,9 +33,9 @@ def page(stack: Stack, path: str) -> tuple[int, Any]:
         return error.code, json.loads(error.read())
 
 
-def ask(stack: Stack, request_id: str) -> http1.Answer:
+def ask(stack: Stack, request_id: str, **more: str) -> http1.Answer:
     headers = wanted(kind="echo", headers={"content-type": "application/json"})
-    sent = {**headers, "x-request-id": request_id, "authorization": "Bearer KEY"}
+    sent = {**headers, "x-request-id": request_id, "authorization": "Bearer KEY", **more}
     return asyncio.run(http1.request(stack.port, "POST", CHAT, sent, BODY))
 
 
@@ -87,6 +87,17 @@ def test_the_header_is_off_unless_asked_for(tmp_path: Path) -> None:
     with Stack(tmp_path, mode="stock") as stack:
         assert "x-epp-decision" not in ask(stack, "r-1").headers
         assert page(stack, "/debug/explain?request_id=r-1")[0] == 200
+
+
+def test_the_header_may_be_for_callers_with_a_key_which_goes_no_further(tmp_path: Path) -> None:
+    key = "0123456789abcdef"
+    (tmp_path / "key").write_text(key)
+    with Stack(tmp_path, mode="stock", serve=(f"--decision-key-file={tmp_path}/key",)) as stack:
+        assert "x-epp-decision" not in ask(stack, "r-1").headers
+        answer = ask(stack, "r-2", **{"x-epp-decision": key}, **wanted(kind="seen"))
+        assert answer.headers["x-epp-decision"].startswith("picked=")
+        assert b'"x-request-id"' in answer.body  # the headers that the engine was sent
+        assert key.encode() not in answer.body
 
 
 # --- both ways of hearing tell the same --------------------------------------------------------

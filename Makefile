@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types layers test test-fast demo bench docs docs-check check clean
+.PHONY: help setup fmt lint types layers test test-fast demo bench policy-report docs docs-check check clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -37,6 +37,9 @@ demo: $(BIN)/.epp-run    ## a real Envoy, three engines, the picker: round robin
 
 bench: $(BIN)/.epp-dev   ## CPU per request and latency; writes build/bench.json
 	$(BIN)/epp bench $(ARGS)
+
+policy-report: $(BIN)/.epp-dev ## the policy against all others; TRACES=DIR; writes docs/policy_report.md
+	$(BIN)/python -m epp.sim.study $(TRACES) $(ARGS)
 
 test: $(BIN)/.epp-dev    ## all tests, the ones with a real Envoy included
 	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)

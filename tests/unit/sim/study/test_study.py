@@ -1,0 +1,53 @@
+"""The policy report: what it is made of, and how a cell is judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epp.sim.study.cells import Traces, cells, demand_for
+from epp.sim.study.page import Result, page_of, verdict_of
+
+
+def result(policy: str, p50: float, p90: float, p99: float, seed: int = 1) -> Result:
+    return Result("one", policy, seed, p50, p90, p99, 0.5, 0.9)
+
+
+def test_a_cell_is_judged_against_the_best_of_the_others_by_means_over_seeds() -> None:
+    results = [
+        result("best", 0.5, 2.0, 9.0), result("best", 0.7, 2.0, 11.0, seed=2),
+        result("llm-d-2-2-3", 0.5, 4.0, 20.0), result("llm-d-2-2-3", 0.5, 6.0, 20.0, seed=2),
+        result("lmetric", 1.0, 3.0, 8.0), result("lmetric", 1.0, 3.0, 12.0, seed=2),
+    ]  # fmt: skip
+    found = verdict_of(results)
+    # p99: 10 against lmetric's 10; p50: 0.6 against 0.5; p90: the default's 5 against 2.
+    assert (found.p99, found.p50, found.p90_default) == pytest.approx((1.0, 1.2, 2.5))
+    assert not found.holds
+    assert "**no**" in page_of(["one"], results, seeds=2, requests=10)
+
+
+def test_as_good_as_the_best_holds() -> None:
+    results = [result("best", 0.55, 1.0, 10.4), result("llm-d-2-2-3", 0.5, 1.0, 10.0)]
+    assert verdict_of(results).holds
+    page = page_of(["one"], results, seeds=1, requests=10)
+    assert "| one | 1.04 | 1.10 | 1.00 | yes |" in page
+
+
+def test_cells_without_their_trace_are_left_out(tmp_path: Path) -> None:
+    names = [cell.name for cell in cells(Traces(tmp_path), 10)]
+    assert names == ["shared prefixes, made", "agents, made"]
+
+
+def test_what_is_reported_on_is_the_second_half_of_a_trace(tmp_path: Path) -> None:
+    lines = [
+        f'{{"timestamp": {1000 * n}, "input_length": {600 + n}, "output_length": 5, '
+        f'"hash_ids": [{n}, {100 + n}]}}'
+        for n in range(20)
+    ]
+    (tmp_path / "conversation_trace.jsonl").write_text("\n".join(lines) + "\n")
+    cell = cells(Traces(tmp_path), 6)[0]
+    demand = demand_for(cell, seed=1)
+    lengths = sorted(record.input_tokens for record in demand.trace.records)
+    assert lengths == [610, 611, 612, 613, 614, 615]
+    assert min(record.at for record in demand.trace.records) < 3.0

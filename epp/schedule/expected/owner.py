@@ -67,7 +67,7 @@ def ranks(key: int, slots: NDArray[np.uint64], per_token: Numbers) -> Numbers:
     """
     mixed = (slots ^ np.uint64(key & _ALL)) * _MIX
     mixed = (mixed ^ (mixed >> _HALF)) * _MIX
-    unit: Numbers = mixed * _UNIT
+    unit: Numbers = np.multiply(mixed, _UNIT, dtype=np.float64)
     fastest = per_token.min()
     if per_token.max() <= fastest * LIKE:
         return unit

@@ -21,8 +21,11 @@ from tests.support.serving import eventually
 
 PROMPT = tokenizer.text(150)
 ASK = {"do_remote_decode": True, "do_remote_prefill": False}
-PREFILL = EngineOptions(name="p", role="prefill", speed=50.0, block_size=32)
-DECODE = EngineOptions(name="d", role="decode", speed=50.0, block_size=32)
+SIM = {"speed": 50.0, "block_size": 32}
+#: Leases and time-outs are as long as in life, for slow machines.
+PREFILL = EngineOptions(name="p", role="prefill", kv_lease_duration=1500.0, **SIM)
+DECODE = EngineOptions(name="d", role="decode", kv_connect_timeout=250.0, **SIM)
+IMPATIENT = EngineOptions(name="d", role="decode", kv_connect_timeout=5.0, **SIM)
 KEYS = {
     *("do_remote_prefill", "do_remote_decode", "remote_block_ids", "remote_engine_id"),
     *("remote_request_id", "remote_host", "remote_port", "tp_size", "dcp_size", "pp_size"),
@@ -147,8 +150,8 @@ def test_a_dead_port_is_waited_for_and_then_an_error_or_computed_here() -> None:
         assert (status, answer["choices"][0]["text"]) == (200, expected)
 
     prefill = changed(PREFILL, kv_faults=("port-dead",))
-    with_pair(fails, prefill)
-    with_pair(recomputes, prefill, changed(DECODE, kv_load_failure_policy="recompute"))
+    with_pair(fails, prefill, IMPATIENT)
+    with_pair(recomputes, prefill, changed(IMPATIENT, kv_load_failure_policy="recompute"))
 
 
 def test_an_engine_of_another_life_has_nothing() -> None:
@@ -254,7 +257,7 @@ def test_a_streamed_answer_whose_kv_cannot_be_fetched_ends_with_an_error_event()
         assert json.loads(events[0].removeprefix(b"data: "))["error"]["code"] == 500
         assert events[1:] == [b"data: [DONE]", b""]
 
-    with_pair(use, changed(PREFILL, kv_faults=("port-dead",)))
+    with_pair(use, changed(PREFILL, kv_faults=("port-dead",)), IMPATIENT)
 
 
 def test_faults_are_answered_as_they_are_named() -> None:

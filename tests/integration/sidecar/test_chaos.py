@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import math
 import random
 from collections import Counter
 from pathlib import Path
@@ -43,6 +44,8 @@ def test_under_chaos_every_answer_is_right_and_nothing_is_left(
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE):
                 group.create_task(client())
+        for each in bench.prefills:
+            each.transfers.expire(math.inf)  # what nobody came for
         await eventually(bench.at_rest)
         ways = ("split", "local", "fallback", "passed")
         counted = {way: bench.count("epp_sidecar_requests_total", way=way) for way in ways}
@@ -55,8 +58,8 @@ def test_under_chaos_every_answer_is_right_and_nothing_is_left(
         await eventually(closed)  # the legs of the engine; those of prefills are kept for a while
 
     prefills = [
-        changed(PREFILL, kv_faults=KINDS, kv_fault_rate=0.3, kv_lease_duration=100.0, seed=0),
-        changed(PREFILL, kv_lease_duration=100.0),
+        changed(PREFILL, kv_faults=KINDS, kv_fault_rate=0.3, seed=0),
+        PREFILL,
     ]
     decode = changed(DECODE, kv_connect_timeout=25.0)
     files = _open_files()

@@ -140,7 +140,7 @@ def test_at_the_end_health_fails_first_and_what_is_under_way_ends_well() -> None
             options = {"drain_timeout": 30.0}
             sidecar = await stack.enter_async_context(beside(bench.decode_port, **options))
             url = f"http://127.0.0.1:{sidecar.ports[0]}"
-            body = {"model": "sim", "prompt": PROMPT, "max_tokens": 400, "stream": True}
+            body = {"model": "sim", "prompt": PROMPT, "max_tokens": 1500, "stream": True}
             got = await stack.enter_async_context(
                 bench.http.post(url + PATH, json=body, headers=bench.head())
             )
@@ -154,7 +154,7 @@ def test_at_the_end_health_fails_first_and_what_is_under_way_ends_well() -> None
             await eventually(refuses)
             raw = first + await got.read()
             assert raw.endswith(b"data: [DONE]\n\n")
-            assert raw.count(b'"text":"') == 400
+            assert raw.count(b'"text":"') == 1500
             await ending
             with pytest.raises(aiohttp.ClientConnectorError):
                 await bench.http.get(f"{url}/health")

@@ -74,19 +74,19 @@ def test_b146_the_first_token_comes_before_the_last_is_made() -> None:
     """The path of split requests collected the whole stream before sending it on."""
 
     async def use(bench: Bench) -> None:
-        body = {"model": "sim", "prompt": PROMPT, "max_tokens": 200, "stream": True}
+        body = {"model": "sim", "prompt": PROMPT, "max_tokens": 1500, "stream": True}
         async with bench.http.post(bench.url(), json=body, headers=bench.head()) as got:
             first = await got.content.readuntil(b"\n\n")
             assert first.startswith(b"data: {")
             made = bench.decode.engine.totals.output_tokens
-            assert made < 200
+            assert made < 1500
             rest = await got.read()
         assert bench.external == 400
         events = (first + rest).split(b"\n\n")
         assert events[-2] == b"data: [DONE]"
         pieces = [json.loads(event[6:])["choices"][0]["text"] for event in events[:-2]]
-        bench.decode.engine.cache.clear()
-        assert "".join(pieces) == await bench.local(tokens=200)
+        ids = tokenizer.answer(tokenizer.encode(PROMPT.encode()), 1500)
+        assert "".join(pieces) == tokenizer.decode(ids)
 
     with_sidecar(use, decode=changed(DECODE, speed=10.0))
 

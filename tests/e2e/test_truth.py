@@ -83,10 +83,9 @@ def test_without_receipts_nothing_is_kept_nor_said(tmp_path: Path) -> None:
         assert (status, error["error"]) == (404, "decisions are not kept: see --receipts")
 
 
-def test_the_header_is_off_unless_asked_for(tmp_path: Path) -> None:
-    with Stack(tmp_path, mode="stock") as stack:
-        assert "x-epp-decision" not in ask(stack, "r-1").headers
-        assert page(stack, "/debug/explain?request_id=r-1")[0] == 200
+def test_the_header_is_off_unless_asked_for(stack: Stack) -> None:
+    assert "x-epp-decision" not in ask(stack, "r-asked").headers
+    assert page(stack, "/debug/explain?request_id=r-asked")[0] == 200
 
 
 def test_the_header_may_be_for_callers_with_a_key_which_goes_no_further(tmp_path: Path) -> None:

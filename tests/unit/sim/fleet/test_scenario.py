@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from epp.errors import ConfigError
@@ -53,3 +56,11 @@ def test_traffic_goes_by_faster_in_a_burst_and_is_ahead_afterwards():
     assert hurried(13, [burst]) == 11  # three seconds of traffic in one
     assert hurried(25, [burst]) == 15
     assert hurried(26, [burst]) == 16
+
+
+def test_the_documented_scenarios_can_be_read():
+    text = (Path(__file__).parents[4] / "docs/simulator.md").read_text()
+    scenarios = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert len(scenarios) == 2
+    for each in scenarios:
+        scenario_of(each)

@@ -25,8 +25,8 @@ from epp.ttft.queues import Numbers
 AtLeastZero = Annotated[float, Meta(ge=0)]
 
 TIE = 1e-3  #: seconds between the first and the last whom a prompt's hash names
-HOPE = 0.15  #: of a prompt at its owner, before any answer told, if others send all
-FOLLOW = 0.02  #: of the way that one answer moves the hope
+HOPE = 0.25  #: of a prompt at its owner, before any answer told, if others send all
+FOLLOW = 0.05  #: of the way that one answer moves the hope
 HALF = 1.0  #: seconds more than the best at which an endpoint scores half
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.ledger import Ledger, Reservation
@@ -152,6 +152,7 @@ moves = st.lists(
 )
 
 
+@settings(max_examples=25, deadline=None)
 @given(moves)
 def test_one_endpoint_asked_for_alone_is_as_it_is_among_all(
     steps: list[tuple[str, int, int]],

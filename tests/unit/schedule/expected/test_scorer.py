@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.clock import ManualClock
@@ -111,6 +111,7 @@ def test_each_booking_is_seen_by_the_next_request_at_once() -> None:
 queues = st.lists(st.integers(0, 30), min_size=2, max_size=8)
 
 
+@settings(max_examples=25, deadline=None)
 @given(queues, st.data())
 def test_a_longer_queue_never_costs_less(queued: list[int], data: st.DataObject) -> None:
     which = data.draw(st.integers(0, len(queued) - 1))
@@ -123,6 +124,7 @@ def test_a_longer_queue_never_costs_less(queued: list[int], data: st.DataObject)
     assert after[which] - before[which] > max(others) - 1e-9
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 39), min_size=2, max_size=8), st.data())
 def test_more_of_the_prompt_in_its_cache_never_costs_more(
     held: list[int], data: st.DataObject
@@ -137,6 +139,7 @@ def test_more_of_the_prompt_in_its_cache_never_costs_more(
     assert after[which] <= before[which]
 
 
+@settings(max_examples=25, deadline=None)
 @given(queues, st.randoms())
 def test_the_order_of_endpoints_changes_nothing(queued: list[int], chance: Any) -> None:
     endpoints = [pod(f"p{i}", queued=n) for i, n in enumerate(queued)]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Protocol
 
 TURN_SECONDS = 0.001  #: of one turn of the loop; a request takes a few turns
+
+_log = logging.getLogger(__name__)
 
 
 class Worker(Protocol):
@@ -44,8 +47,11 @@ class Pump:
         while self._ready:
             worker = next(iter(self._ready))
             del self._ready[worker]
-            if worker.work():
-                self._ready[worker] = None
+            try:
+                if worker.work():
+                    self._ready[worker] = None
+            except Exception:  # noqa: BLE001 - one engine's oddity must not end the others' feeds
+                _log.exception("a feed of KV events failed")
             if time.perf_counter() >= until:
                 break
         if self._ready:

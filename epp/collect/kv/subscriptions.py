@@ -192,10 +192,15 @@ class Subscriptions:
 
     def _tick(self) -> None:
         for endpoint_id, links in self._links.items():
-            for link in links.values():
-                link.tick()
-            if len(links) == 1:
-                self._audit(endpoint_id, link.feed.engine.audit)
+            try:
+                for link in links.values():
+                    link.tick()
+                if len(links) == 1:
+                    self._audit(endpoint_id, link.feed.engine.audit)
+            except Exception:  # noqa: BLE001 - one engine's oddity must not end the others' feeds
+                _log.exception("KV events of %s are not read any more", endpoint_id)
+                while links:
+                    self._close(links.popitem()[1])
         now = self._clock.now()
         if now - self._expired_at >= EXPIRE_SECONDS:
             self._expired_at = now

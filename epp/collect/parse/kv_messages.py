@@ -61,4 +61,5 @@ def _message(topic: bytes, frames: Sequence[bytes]) -> Message | None:
     number, payload = frames[0], frames[-1]
     if len(frames) != 2 or len(number) != NUMBER_BYTES:
         return None
-    return Message(topic.decode(errors="replace"), int.from_bytes(number, "big"), payload)
+    read = Message(topic.decode(errors="replace"), int.from_bytes(number, "big"), payload)
+    return None if read.number == END and payload else read  # no number could come after it

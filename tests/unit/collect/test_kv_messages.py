@@ -65,3 +65,10 @@ def test_what_asks_for_messages_has_an_empty_frame_first():
 )
 def test_a_topic_names_pod_and_model(text: str, told: Topic):
     assert topic(text) == told
+
+
+def test_a_message_with_the_number_of_the_end_mark_is_none():
+    last = ((1 << 64) - 1).to_bytes(8, "big")
+    assert read([b"kv@a@m", last, b"payload"]) is None
+    assert read([b"", b"kv@a@m", last, b"payload"]) is None
+    assert read([b"", last, b""]) is not None

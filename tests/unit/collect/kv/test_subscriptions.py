@@ -11,13 +11,13 @@ import pytest
 import zmq
 from msgspec import structs
 
-from epp.collect.kv import link, subscriptions
+from epp.collect.kv import subscriptions
 from epp.collect.kv.sockets import context, opened
 from epp.fleet import free_port
 from epp.model import CacheCounts, Load
 from epp.prefix.exact.keys import Keys
 from epp.prefix.feed.audit import Claim
-from epp.prefix.feed.trust import Level, Trust
+from epp.prefix.feed.trust import Level
 from epp.sim.tokenizer import text
 from tests.support.engine import served
 from tests.support.kv_feeds import (
@@ -130,37 +130,6 @@ def test_secrets_are_read_again_as_their_file_changes(
             assert held(made, port, A_TEXT) == 6
 
     asyncio.run(run())
-
-
-def test_b101_pods_without_events_are_tried_ever_less_often_and_fill_no_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Field problem B101 (llm-d/llm-d-router PR 2445): 48k lines of refused connections."""
-
-    async def run() -> None:
-        tries = 0
-
-        async def close(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal tries
-            tries += 1
-            writer.close()
-
-        server = await asyncio.start_server(close, "127.0.0.1", 0)  # as a mesh's sidecar does
-        mute = server.sockets[0].getsockname()[1]
-        ports = {"socketPort": free_port(), "replaySocketPort": free_port(), "askSources": False}
-        refused = producer({"kvEventsConfig": {"podDiscoveryConfig": ports}})
-        closed = producer({"kvEventsConfig": {"podDiscoveryConfig": {**ports, "socketPort": mute}}})
-        pods = [endpoint(port, f"pod-{port}") for port in range(8001, 8005)]
-        async with server, subscribed(refused, *pods), subscribed(closed, endpoint(8001)):
-            await until(lambda: tries, "a try")
-            await asyncio.sleep(1.5)
-            assert tries <= 6  # where something listens that is no engine: 0.3 s and more apart
-            for each in pods:
-                assert refused.trust(each.id) == Trust(Level.PRIOR, "not_connected")
-
-    asyncio.run(run())
-    assert link._OPTIONS["reconnect_ivl_max"] >= 10 * link._OPTIONS["reconnect_ivl"]
-    assert not caplog.records
 
 
 def test_what_was_told_before_anybody_listened_is_asked_for() -> None:

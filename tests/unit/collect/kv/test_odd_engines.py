@@ -1,0 +1,76 @@
+"""Subscriptions to engines that publish nothing, or oddly: they cost the others nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from epp.collect.kv import link
+from epp.fleet import free_port
+from epp.prefix.feed.trust import Level, Trust
+from epp.sim.tokenizer import text
+from tests.support.engine import served
+from tests.support.kv_feeds import PUBLISHING, asked, endpoint, held, producer, subscribed, until
+
+A_TEXT = text(100, seed=1)
+
+
+def level(made, port: int) -> Level:
+    return made.trust(endpoint(port).id).level
+
+
+async def exact(made, port: int) -> None:
+    await until(lambda: level(made, port) is Level.EXACT, f"trust in {port}")
+
+
+def test_b101_pods_without_events_are_tried_ever_less_often_and_fill_no_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Field problem B101 (llm-d/llm-d-router PR 2445): 48k lines of refused connections."""
+
+    async def run() -> None:
+        tries = 0
+
+        async def close(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal tries
+            tries += 1
+            writer.close()
+
+        server = await asyncio.start_server(close, "127.0.0.1", 0)  # as a mesh's sidecar does
+        mute = server.sockets[0].getsockname()[1]
+        ports = {"socketPort": free_port(), "replaySocketPort": free_port(), "askSources": False}
+        refused = producer({"kvEventsConfig": {"podDiscoveryConfig": ports}})
+        closed = producer({"kvEventsConfig": {"podDiscoveryConfig": {**ports, "socketPort": mute}}})
+        pods = [endpoint(port, f"pod-{port}") for port in range(8001, 8005)]
+        async with server, subscribed(refused, *pods), subscribed(closed, endpoint(8001)):
+            await until(lambda: tries, "a try")
+            await asyncio.sleep(1.5)
+            assert tries <= 6  # where something listens that is no engine: 0.3 s and more apart
+            for each in pods:
+                assert refused.trust(each.id) == Trust(Level.PRIOR, "not_connected")
+
+    asyncio.run(run())
+    assert link._OPTIONS["reconnect_ivl_max"] >= 10 * link._OPTIONS["reconnect_ivl"]
+    assert not caplog.records
+
+
+def test_an_odd_engine_is_left_alone_and_the_others_are_followed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        made = producer()
+        async with (
+            served(PUBLISHING, PUBLISHING) as [(_, odd), (_, port)],
+            subscribed(made, endpoint(odd), endpoint(port)),
+        ):
+            await exact(made, odd)
+            await exact(made, port)
+            made.engines.of(endpoint(odd).id)[0].sequence.tick = None  # type: ignore[method-assign,assignment]
+            await until(lambda: "not read any more" in caplog.text, "an error")
+            await asked(port, A_TEXT)
+            await until(lambda: held(made, port, A_TEXT) == 6, "the blocks")
+            assert made.trust(endpoint(odd).id) == Trust(Level.PRIOR, "not_connected")
+
+    asyncio.run(run())
+    assert len(caplog.records) == 1

@@ -47,6 +47,21 @@ EXACT = f"""\
 """
 
 
+ESTIMATED = """\
+plugins:
+- type: approx-prefix-cache-producer
+  parameters:
+    autoTune: false
+    blockSizeTokens: 16
+    lruCapacityPerServer: 31250
+    maxPrefixTokensToMatch: 0
+    maxPrefixBlocksToMatch: 256
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+"""
+
+
 def _scorers(queue: float, usage: float, prefix: float, index: str) -> str:
     return f"""\
 plugins:
@@ -97,6 +112,7 @@ POLICIES: Mapping[str, tuple[str, str]] = {
     "llm-d-3-2-2-exact": (_scorers(2, 2, 3, EXACT), EVENTS),
     "llm-d-2-1-1": (_scorers(1, 1, 2, APPROXIMATE), "prefix 2, queue 1, KV 1"),
     "llm-d-1-1-1": (_scorers(1, 1, 1, APPROXIMATE), "prefix, queue and KV alike"),
+    "llm-d-estimated": (ESTIMATED, "1, 1, 1 with the fixed index of llm-d's published benchmark"),
     "llm-d-load": (_scorers(1, 1, 0, APPROXIMATE), "queue and KV only"),
     "llm-d-sticky": (_sticky(APPROXIMATE), "llm-d's affinity filter, then token load"),
     "llm-d-sticky-exact": (_sticky(EXACT), EVENTS),

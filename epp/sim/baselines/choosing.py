@@ -7,7 +7,7 @@ picks, scraped loads, and a prefix index that the configuration names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from epp import plugin
@@ -68,16 +68,7 @@ def queued(endpoint: Endpoint) -> float:
     return 0.0 if load is None or load.queued is None else load.queued
 
 
-def running(endpoint: Endpoint) -> float:
-    """Requests in the batch at the last scrape; 0 if it did not tell."""
-    load = endpoint.load
-    return 0.0 if load is None or load.running is None else load.running
-
-
 def usage(endpoint: Endpoint) -> float:
     """Part of the KV cache in use at the last scrape; 0 if it did not tell."""
     load = endpoint.load
     return 0.0 if load is None or load.kv_usage is None else load.kv_usage
-
-
-Key = Callable[[InferenceRequest], str]

@@ -1,7 +1,7 @@
 """Eight small engines, sessions, and a picker that goes by their events while events get lost.
 
-In: reading order, index, expectations, trust. Out: sockets and msgpack. Time moves by a tenth of a
-second per request. The hit rate is what the engines themselves found cached.
+In: reading order, index, expectations, trust. Out: sockets and msgpack. Time moves by a second per
+request, so a session pauses for a minute. The hit rate is what the engines themselves found cached.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import msgspec
 
 from epp import plugin
 from epp.collect.sources import SOURCES
+from epp.disagg.pairs.handler import PairProfileHandler
 from epp.disagg.remote.client import PrefillClient
 from epp.errors import ConfigError
 from epp.flow.admit import ADMITTERS
@@ -48,6 +49,7 @@ BUILT_IN: tuple[type, ...] = (
     MmEmbeddingsCacheProducer,
     TokenProducer,
     Tokenizer,
+    PairProfileHandler,
     PrefillClient,
     *PRODUCERS,
     *REPORTERS,

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from epp.collect.sources import SOURCES
+from epp.disagg.pairs.handler import PairProfileHandler
 from epp.disagg.remote.client import PrefillClient
 from epp.flow.admit import ADMITTERS
 from epp.flow.identity import IDENTITIES
@@ -38,7 +39,7 @@ GROUPS = (
     Group("Filters", "Remove endpoints that must not serve the request.", tuple(FILTERS)),
     Group("Scorers", "Say how good each endpoint is, from 0.0 to 1.0.", tuple(SCORERS)),
     Group("Pickers", "Choose among the scored endpoints.", tuple(PICKERS)),
-    Group("Profile handlers", "Decide which profiles run.", tuple(HANDLERS)),
+    Group("Profile handlers", "Decide which profiles run.", (*HANDLERS, PairProfileHandler)),
     Group("Deciders", "Say whether a stage runs on another endpoint.", tuple(DECIDERS)),
     Group("Prefillers", "Have prompts computed on another endpoint.", (PrefillClient,)),
     Group("Saturation detectors", "Say how full the pool is.", tuple(DETECTORS)),

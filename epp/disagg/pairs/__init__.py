@@ -1,0 +1,1 @@
+"""Whether a prompt is computed elsewhere, and by which pair of endpoints: what costs the least."""

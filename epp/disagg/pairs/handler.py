@@ -1,0 +1,177 @@
+"""``pair-profile-handler``: disaggregates a request, or not, by what costs the least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from heapq import nlargest
+from itertools import product
+from operator import itemgetter
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from epp import plugin
+from epp.disagg.pairs.price import Moving, Place, alone, together
+from epp.errors import Saturated
+from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Pick
+from epp.schedule.handlers.disagg import WHOLE, disaggregated
+from epp.schedule.topology import nearness
+from epp.ttft.forecast import Forecaster
+
+Weight = Annotated[float, Meta(ge=0)]
+
+
+class PairProfileHandler:
+    """Prices the best few decode endpoints alone and in pairs with the best few for prefill.
+
+    The cheapest wins. A decode endpoint keeps its way, and its partner, until another one is
+    cheaper by ``margin``. Pairs are of one set: their ``sameLabels`` do not differ. If no prefill
+    endpoint is left, the request is decoded only. Not in llm-d.
+    """
+
+    type: ClassVar[str] = "pair-profile-handler"
+    stability: ClassVar[plugin.Stability] = "alpha"
+
+    class Params(plugin.Params, frozen=True):
+        decode_profile: str = "decode"
+        prefill_profile: str = "prefill"
+        top: Annotated[int, Meta(ge=1, le=16)] = 3  #: endpoints of each profile that are priced
+        least_tokens: Annotated[int, Meta(ge=0)] = 256
+        """Uncached tokens; a request with fewer is decoded only."""
+        others_weight: Weight = 0.1
+        """Of a second that a request waits which is decoded meanwhile."""
+        margin: Annotated[float, Meta(ge=0, lt=1)] = 0.1  #: by which another way must be cheaper
+        max_decode_queue: Annotated[float, Meta(gt=0)] | None = 128.0
+        """Waiting requests, as last told, from which nothing is computed elsewhere; null: no limit."""
+        same_labels: tuple[str, ...] = ("llm-d.ai/model",)
+        """Labels of which two different values make no pair."""
+
+    @staticmethod
+    def needed_profiles(params: Params) -> Sequence[str]:
+        """See `plugin.ProfileRunner.needed_profiles`: without prefill, decode does it all."""
+        return [params.decode_profile]
+
+    def __init__(self, params: Params, tools: plugin.Tools) -> None:
+        self._params = params
+        self._moving = Moving()
+        self._partner: dict[EndpointId, EndpointId | None] = {}  # of decode endpoints, lately
+        lent = tools.forecaster
+        own = Forecaster(tools.ledger, tools.clock)
+        self._forecaster = lent if isinstance(lent, Forecaster) else own
+
+    def handle(self, request: InferenceRequest, profiles: plugin.Profiles) -> Pick:
+        """See `plugin.ProfileHandler.handle`.
+
+        Raises:
+            errors.Saturated: no decode endpoint is left.
+        """
+        params = self._params
+        result = profiles.run(params.decode_profile, request)
+        decodes = _best(result, params.top)
+        why = self._why_not(request, decodes[0])
+        if not why:
+            prefills = self._prefills(request, profiles, decodes[0])
+            if prefills:
+                return self._cheapest(request, decodes, prefills)
+            why = "no-endpoint"
+        return self._pick(result.chosen, (), why)
+
+    def picked(self, request: InferenceRequest, pick: Pick) -> None:
+        """See `plugin.Observer.picked`: it was noted when it was decided."""
+
+    def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
+        """See `plugin.Observer.ended`: learn how long the cache took."""
+        leg, first, decode = ending.leg, ending.first_byte_at, pick.endpoints[0]
+        if leg is None or leg.endpoint is None or leg.seconds is None or first is None:
+            return
+        if ending.streamed and ending.served in ("", decode.address):
+            (level,) = nearness(leg.endpoint, [decode])
+            tokens = request.uncached_tokens(decode.id)
+            self._moving.learn(level, tokens, max(first - leg.at, 0.0))
+
+    def forget(self, endpoint_id: EndpointId) -> None:
+        """See `plugin.PoolWatcher.forget`: a pair with what it was is none any more."""
+        self._partner.pop(endpoint_id, None)
+        gone = [each for each, partner in self._partner.items() if partner == endpoint_id]
+        for each in gone:
+            del self._partner[each]
+
+    def dump_state(self) -> Mapping[str, Any]:
+        """See `plugin.StateDumper.dump_state`."""
+        return {"moving": self._moving.told(), "partners": len(self._partner)}
+
+    def _why_not(self, request: InferenceRequest, decode: Endpoint) -> str:
+        params, load = self._params, decode.load
+        if request.format in WHOLE or not request.computed:
+            return "format"
+        if request.uncached_tokens(decode.id) < params.least_tokens:
+            return "short"
+        queued = None if load is None else load.queued
+        if params.max_decode_queue is not None and (queued or 0.0) >= params.max_decode_queue:
+            return "decode-queue"
+        return ""
+
+    def _prefills(
+        self, request: InferenceRequest, profiles: plugin.Profiles, peer: Endpoint
+    ) -> list[Endpoint]:
+        name = self._params.prefill_profile
+        if name not in profiles.names:
+            return []
+        try:
+            result = profiles.run(name, msgspec.structs.replace(request, peer=peer))
+        except Saturated:
+            return []
+        return _best(result, self._params.top)
+
+    def _cheapest(
+        self, request: InferenceRequest, decodes: list[Endpoint], prefills: list[Endpoint]
+    ) -> Pick:
+        places = {each.id: self._place(request, each) for each in (*decodes, *prefills)}
+        near = {each.id: nearness(each, decodes) for each in prefills}
+        margin, kept = self._params.margin, self._partner
+        prices: list[tuple[float, Endpoint, Endpoint | None]] = []
+        for decode in decodes:
+            price = alone(places[decode.id], self._params.others_weight)
+            stays = kept.get(decode.id, decode.id) is None
+            prices.append((price * (1 - margin if stays else 1), decode, None))
+        for prefill, (i, decode) in product(prefills, enumerate(decodes)):
+            if prefill.id == decode.id or not self._of_one_set(prefill, decode):
+                continue
+            moving = self._moving.seconds(near[prefill.id][i], places[decode.id].uncached)
+            price = together(places[prefill.id], places[decode.id], moving)
+            stays = kept.get(decode.id) == prefill.id
+            prices.append((price * (1 - margin if stays else 1), decode, prefill))
+        prices.sort(key=itemgetter(0))
+        _, decode, first = prices[0]
+        kept[decode.id] = None if first is None else first.id
+        if first is None:
+            paired = any(prefill is not None for _, _, prefill in prices)
+            return self._pick((decode,), (), "cheaper-here" if paired else "no-endpoint")
+        named = [prefill for _, other, prefill in prices if other is decode and prefill]
+        return self._pick((decode,), named, "cheaper-elsewhere")
+
+    def _place(self, request: InferenceRequest, endpoint: Endpoint) -> Place:
+        forecaster, load = self._forecaster, endpoint.load
+        return Place(
+            queued=forecaster.queued_tokens(endpoint) or 0.0,
+            uncached=request.uncached_tokens(endpoint.id),
+            running=0.0 if load is None else load.running or 0.0,
+            speed=forecaster.speed(endpoint.id),
+        )
+
+    def _of_one_set(self, prefill: Endpoint, decode: Endpoint) -> bool:
+        pairs = ((prefill.labels.get(k), decode.labels.get(k)) for k in self._params.same_labels)
+        return all(one == other for one, other in pairs)
+
+    def _pick(self, decode: tuple[Endpoint, ...], prefill: Sequence[Endpoint], why: str) -> Pick:
+        pick = disaggregated(decode, prefill, (), profile=self._params.decode_profile)
+        return msgspec.structs.replace(pick, stages=why)
+
+
+def _best(result: plugin.ProfileResult, count: int) -> list[Endpoint]:
+    """Return what a profile chose, and the next by score, ``count`` in all."""
+    scored = zip(result.scores, result.candidates, strict=True)
+    best = [each for _, each in nlargest(count + 1, scored, key=itemgetter(0))]
+    first = result.chosen[0]
+    return [first, *(each for each in best if each is not first)][:count]

@@ -1,0 +1,82 @@
+"""What a request costs by one endpoint alone, and by a pair; in seconds until its first token. Pure.
+
+Alone, the endpoint computes what is queued there and then the prompt, which holds up the requests
+that it decodes meanwhile: each of them by about as long, so a share of that is part of the price.
+By a pair, the prompt is computed behind the other one's queue, and its cache moves, which takes
+longer the farther away it is. The decoding endpoint's own queue goes by meanwhile.
+
+How long a cache takes is learned, for each distance, from first bytes of streamed answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from epp.model import Speed
+from epp.schedule.topology import Level
+from epp.ttft.fit import PRIOR, Fit
+
+MOVING: Mapping[Level | None, Speed] = {
+    "host": Speed(2e-6, 0.02, 0),
+    "rack": Speed(5e-6, 0.02, 0),
+    "zone": Speed(1e-5, 0.03, 0),
+    "region": Speed(4e-5, 0.05, 0),
+    None: Speed(1e-5, 0.03, 0),
+}
+"""Believed until answers say otherwise: 128 KB a token over 64, 25 and 12 GB/s, and so on; without
+labels, as within a zone."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What is known of one endpoint for one request."""
+
+    queued: float  #: uncached tokens that it computes first
+    uncached: float  #: those of the request
+    running: float = 0.0  #: requests that it decodes
+    speed: Speed | None = None  #: None while nothing was learned
+
+    @property
+    def seconds(self) -> float:
+        """Until the prompt is computed there."""
+        return (self.speed or PRIOR).per_token * (self.queued + self.uncached)
+
+
+def alone(decode: Place, others: float) -> float:
+    """Return the price without a pair; ``others``: the weight of each request that is held up."""
+    own = (decode.speed or PRIOR).per_token * decode.uncached
+    return decode.seconds + others * decode.running * own
+
+
+def together(prefill: Place, decode: Place, moving: float) -> float:
+    """Return the price of a pair; ``moving``: seconds that the cache takes."""
+    queue = (decode.speed or PRIOR).per_token * decode.queued
+    return max(prefill.seconds, queue) + moving
+
+
+class Moving:
+    """How long caches take, by distance; learned as answers come."""
+
+    def __init__(self) -> None:
+        self._fits = {level: Fit(prior) for level, prior in MOVING.items()}
+
+    def seconds(self, level: Level | None, tokens: float) -> float:
+        """Return what ``tokens`` are expected to take."""
+        speed = self._fits[level].speed
+        return speed.rest + speed.per_token * tokens
+
+    def learn(self, level: Level | None, tokens: float, seconds: float) -> None:
+        """Take what an answer took from the prefill's end to its first byte."""
+        self._fits[level].learn(tokens, seconds)
+
+    def told(self) -> dict[str, dict[str, float]]:
+        """Return what is believed, for people."""
+        return {
+            level or "unknown": {
+                "perToken": fit.speed.per_token,
+                "rest": fit.speed.rest,
+                "answers": fit.speed.answers,
+            }
+            for level, fit in self._fits.items()
+        }

@@ -113,6 +113,15 @@ class Feed:
         if engine.confidence.wants_anew(now):
             self._take(engine.sequence.doubt(now), now)
 
+    @property
+    def asks(self) -> bool:
+        """Whether old messages are to be asked for, see `question`."""
+        return self._asked is not None
+
+    def queued(self, now: float) -> None:
+        """Note that they could not be asked for yet."""
+        self.engine.sequence.queued(now)
+
     def question(self) -> int | None:
         """Return from which number on old messages are to be asked for, once for each question."""
         asked, self._asked = self._asked, None

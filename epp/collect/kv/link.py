@@ -17,6 +17,8 @@ from epp.collect.kv.sockets import Readable, opened
 from epp.collect.parse import kv_messages
 
 HELD_MESSAGES = 10_000  #: that wait in a socket, until more are lost and replayed
+MOST_REPLAYS = 16
+"""Engines that are asked at a time: each may tell ten thousand messages faster than they are read."""
 SETTLE_SECONDS = 0.1
 """A new connection hears all that is published only once the engine has read the subscription."""
 
@@ -48,6 +50,7 @@ class Line(msgspec.Struct, frozen=True):
     clock: Clock
     topic: bytes = b""  #: what messages' topics must begin with
     curve: Mapping[str, bytes] = {}  #: options of sockets, with keys
+    replaying: set[int] = msgspec.field(default_factory=set)  #: ids of links that ask
 
 
 class Link:
@@ -81,10 +84,11 @@ class Link:
         self._line.pump.drop(self)
         if self._events is not None:
             self._events.socket.disable_monitor()
-        for readable in (self._monitor, self._events, self._replay):
+        self._end_replay()
+        for readable in (self._monitor, self._events):
             if readable is not None:
                 readable.close()
-        self._monitor = self._events = self._replay = None
+        self._monitor = self._events = None
 
     def hear(self, message: kv_messages.Message) -> None:
         """Take in a message that came another way."""
@@ -107,6 +111,8 @@ class Link:
             self.feed.connected(now)
         if self not in self._line.pump:
             self.feed.tick(now)
+        if self._replay is not None and not self.feed.engine.sequence.catching_up:
+            self._end_replay()  # nobody answered
         if self.feed.busy or self._ask():
             self._wake()
 
@@ -157,11 +163,20 @@ class Link:
         return True
 
     def _ask(self) -> bool:
-        """Ask for old messages, if the feed wants to; answers to an older question are not read."""
+        """Ask for old messages, if the feed wants to; answers to an older question are not read.
+
+        Where too many ask already it waits for its turn.
+        """
+        asking = self._line.replaying
+        full = len(asking) >= MOST_REPLAYS and id(self) not in asking
+        if full and self.feed.asks and self.where.replay:
+            self.feed.queued(self._line.clock.now())
+            return False
         start = self.feed.question()
         if start is None or not self.where.replay:
             return False
         self._end_replay()
+        asking.add(id(self))
         socket = opened(zmq.DEALER, self._line.context, **_OPTIONS, **self._line.curve)
         self._replay = Readable(socket, self._wake)
         socket.connect(self.where.replay)
@@ -169,6 +184,7 @@ class Link:
         return True
 
     def _end_replay(self) -> None:
+        self._line.replaying.discard(id(self))
         if self._replay is not None:
             self._replay.close()
             self._replay = None

@@ -105,6 +105,11 @@ class Sequence:
         self._rejoined = True
         return self.overdue(now)
 
+    def queued(self, now: float) -> None:
+        """Note that what was to be asked is not asked yet: that nobody answers means nothing."""
+        if self.catching_up:
+            self._heard_at = now
+
     def overdue(self, now: float) -> list[Step]:
         """Note that the engine should have told something: its last message may be lost."""
         return self._ask(now) if self._can_ask and not self.catching_up else []

@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
+from epp.clock import SystemClock
 from epp.collect.kv import link
+from epp.collect.kv.subscriptions import Subscriptions
 from epp.fleet import free_port
+from epp.pool import Pool
 from epp.prefix.feed.trust import Level, Trust
 from epp.sim.tokenizer import text
 from tests.support.engine import served
@@ -74,3 +77,29 @@ def test_an_odd_engine_is_left_alone_and_the_others_are_followed(
 
     asyncio.run(run())
     assert len(caplog.records) == 1
+
+
+def test_engines_that_are_asked_for_old_messages_wait_for_their_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "MOST_REPLAYS", 2)
+
+    async def run() -> None:
+        made, pool, most = producer(), Pool(), 0
+        async with served(*[PUBLISHING] * 8) as engines:
+            ports = [port for _, port in engines]
+            for port in ports:
+                await asked(port, A_TEXT)
+                pool.put(endpoint(port))
+            feeds = Subscriptions(made, pool, SystemClock())
+            task = asyncio.create_task(feeds.run())
+            async with asyncio.timeout(30):
+                while sum(held(made, port, A_TEXT) == 6 for port in ports) < len(ports):
+                    await asyncio.sleep(0)
+                    most = max(most, len(feeds._line.replaying))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert not feeds._line.replaying
+        assert 1 <= most <= 2
+
+    asyncio.run(run())

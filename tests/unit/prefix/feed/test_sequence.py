@@ -255,3 +255,13 @@ def test_answers_to_nothing_are_left_out():
     assert replayed(of, 5) == []
     assert of.replay_ended(0.1) == []
     assert live(of, 5) == applied(5)
+
+
+def test_a_question_that_waits_for_its_turn_is_not_taken_for_unanswered():
+    of = Sequence(can_ask=True)
+    assert of.joined(0.0) == [Ask(0)]
+    for tenth in range(100):
+        of.queued(tenth / 10)
+        assert of.tick(tenth / 10) == []
+    assert of.tick(11.8) == []
+    assert of.tick(11.9) == [Ask(0)]

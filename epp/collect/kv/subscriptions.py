@@ -46,7 +46,7 @@ class _Asking(msgspec.Struct):
     """When an endpoint is next asked where it publishes, if it has not told or moved since."""
 
     at: float
-    pause: float = ASK_SECONDS
+    pause: float
     answered: bool = False
 
 
@@ -104,7 +104,7 @@ class Subscriptions:
             if endpoint.id not in self._links:
                 self._links[endpoint.id] = {}
                 if ports.ask_sources:
-                    self._asking[endpoint.id] = _Asking(now)
+                    self._asking[endpoint.id] = _Asking(now, ASK_SECONDS)
                 else:
                     self._open(endpoint, configured(endpoint, ports))
         for endpoint_id, asking in list(self._asking.items()):

@@ -216,7 +216,9 @@ def test_a_cache_that_was_reset_is_known_to_be_empty_with_the_next_step() -> Non
     asyncio.run(run())
 
 
-def test_an_engine_that_restarts_in_place_is_known_anew() -> None:
+def test_an_engine_that_restarts_in_place_is_known_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "ASK_SECONDS", 0.1)
+
     async def run() -> None:
         options = structs.replace(
             PUBLISHING, port=free_port(), kv_events_port=free_port(),

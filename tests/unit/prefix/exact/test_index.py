@@ -247,3 +247,24 @@ def test_sets_of_holders_that_all_differ_are_bounded_too():
     for block in range(0, 4096, 37):
         wanted = {pod for bit, pod in enumerate(pods) if block >> bit & 1}
         assert set(held(of, prompt(block * 100, 16))) <= wanted
+
+
+def test_blocks_told_in_reverse_or_as_their_own_parents_are_named_once_the_start_is_told():
+    of = index()
+    for block in range(99, 0, -1):
+        of.apply(A, [stored(block * 16, 1, parent=(block - 1) * 16 + 1)])
+    of.apply(A, [stored(7000, 1, parent=7001)])
+    assert held(of, prompt(0, 1600)) == {}
+    of.apply(A, [stored(0, 1), stored(7000, 1)])
+    assert held(of, prompt(0, 1600)) == {A: 100}
+    assert held(of, prompt(7000, 16)) == {A: 1}
+    assert of.figures()["waiting_events"] == 0
+
+
+def test_a_placeholder_that_comes_before_its_tokens_counts_once_they_are_told():
+    of = index()
+    of.apply(A, [Stored((1,), None, b"", 0, Tier.CPU), stored(0, 1)])
+    of.apply(A, [Removed((1,))])
+    assert of.look_up(prompt(0, 16)).lower == {A: (0, 0, 1, 0, 0)}
+    of.apply(A, [Removed((1,), Tier.CPU)])
+    assert held(of, prompt(0, 16)) == {}

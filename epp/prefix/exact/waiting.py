@@ -40,7 +40,7 @@ class Waiting:
         self._arrivals = 0
 
     def __bool__(self) -> bool:
-        return bool(self._copies)
+        return bool(self._copies or self._events)
 
     def add(self, event: Stored) -> None:
         """Keep ``event`` until its parent is known."""
@@ -90,7 +90,7 @@ class Waiting:
         self._copies[key] = (copies or 0) + 1
 
     def _make_room(self) -> None:
-        while self._room.bytes > self._room.most and self._copies:
+        while self._room.bytes > self._room.most and self:
             if self._events:
                 self._drop(next(iter(self._events)))
             else:

@@ -63,12 +63,16 @@ def told(endpoint: Endpoint, page: bytes) -> Mapping[int, Where]:
 
 
 def _reachable(host: str, bound: str) -> str:
-    """Return where a socket that was bound is reached; "" if it was not bound for everybody."""
+    """Return where a socket that was bound is reached; "" if it is not the engine's own.
+
+    Bound to a port of the system's choice (``tcp://*:0``), vLLM tells its node's own address.
+    """
     scheme, _, where = bound.partition("://")
     if scheme == "ipc":
         return bound
     name, _, port = where.rpartition(":")
-    return _tcp(host, int(port)) if scheme == "tcp" and name in ANY and port.isdigit() else ""
+    own = name in ANY or name.strip("[]") == host
+    return _tcp(host, int(port)) if scheme == "tcp" and own and port.isdigit() else ""
 
 
 def _tcp(host: str, port: int) -> str:

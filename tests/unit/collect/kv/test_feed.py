@@ -153,6 +153,19 @@ def test_a_page_that_counts_ranks_over_several_pods_is_read_where_the_pod_begins
     assert told(one, own) == {0: Where("tcp://127.0.0.1:5558")}
 
 
+def test_an_address_that_the_system_chose_is_the_engines_own_where_it_names_its_host() -> None:
+    page = msgspec.json.encode({
+        "0": {"endpoint": "tcp://127.0.0.1:40001", "replay_endpoint": "tcp://127.0.0.1:40002"},
+        "1": {"endpoint": "tcp://127.0.0.2:40003"},
+    })  # fmt: skip
+    assert told(endpoint(8000), page) == {
+        0: Where("tcp://127.0.0.1:40001", "tcp://127.0.0.1:40002")
+    }
+    six = msgspec.structs.replace(endpoint(8000), host="fd00::1")
+    bound = b'{"0": {"endpoint": "tcp://[fd00::1]:40001"}}'
+    assert told(six, bound) == {0: Where("tcp://[fd00::1]:40001")}
+
+
 def test_configured_ports_are_those_of_the_rank() -> None:
     one = msgspec.structs.replace(endpoint(8001), rank=3)
     ports = PodDiscoveryConfig(socket_port=5557, replay_socket_port=5657)

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types layers test test-fast demo bench policy-report docs docs-check check clean
+.PHONY: help setup fmt lint types layers test test-fast test-vllm demo bench policy-report docs docs-check check clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -41,8 +41,11 @@ bench: $(BIN)/.epp-dev   ## CPU per request and latency; writes build/bench.json
 policy-report: $(BIN)/.epp-dev ## the policy against all others; TRACES=DIR; writes docs/policy_report.md
 	$(BIN)/python -m epp.sim.study $(TRACES) $(ARGS)
 
-test: $(BIN)/.epp-dev    ## all tests, the ones with a real Envoy included
-	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
+test: $(BIN)/.epp-dev    ## all tests but test-vllm's, the ones with a real Envoy included
+	$(BIN)/pytest --ignore=tests/vllm --numprocesses 2 --dist loadfile $(ARGS)
+
+test-vllm: $(BIN)/.epp-dev   ## with real vLLM on the CPU: 3 GB, kept in ~/.cache/epp-tests
+	$(BIN)/pytest tests/vllm $(ARGS)
 
 test-fast: $(BIN)/.epp-dev   ## the pure tests only
 	$(BIN)/pytest tests/unit tests/property $(ARGS)
@@ -65,7 +68,7 @@ docs: $(BIN)/.epp-dev    ## generate docs/plugins.md, docs/compatibility.md, doc
 docs-check: $(BIN)/.epp-dev  ## fail if the generated docs are not what the code says
 	$(BIN)/python -m epp.reference docs --check
 
-check: lint types layers docs-check test   ## all of the above but demo and bench
+check: lint types layers docs-check test   ## all of the above but demo, bench and test-vllm
 
 clean:                   ## remove what the targets made
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

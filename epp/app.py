@@ -19,20 +19,17 @@ import msgspec
 import uvloop
 from grpc import aio
 
-from epp import garbage, output
-from epp.admin_port import admin_of
 from epp.aside.reader import AsideReader
 from epp.catalog import Catalog
 from epp.clock import SystemClock
 from epp.config.presets import PRESETS
 from epp.config.watch import watch_file
-from epp.counts import StreamCounts
 from epp.errors import ConfigError
 from epp.exchange import Exchange
-from epp.extproc import tls
-from epp.extproc.health import HealthService
-from epp.extproc.listen import OwnPort, build_health_server, build_server
 from epp.extproc.measured import measure
+from epp.extproc.port import tls
+from epp.extproc.port.health import HealthService
+from epp.extproc.port.listen import OwnPort, build_health_server, build_server
 from epp.extproc.server import ExtProcService, Settings
 from epp.feedback.access_log import AccessLogs
 from epp.feedback.unseen import Unseen
@@ -40,13 +37,17 @@ from epp.lanes.lane import Shared, Told
 from epp.lanes.many import Many
 from epp.lanes.one import One
 from epp.lanes.ports import Ports
-from epp.options import ServeOptions
-from epp.origin import leadership_of
-from epp.placement import stay_together
+from epp.process import garbage
+from epp.process.placement import stay_together
+from epp.serve.admin_port import admin_of
+from epp.serve.counts import StreamCounts
+from epp.serve.options import ServeOptions
+from epp.serve.origin import leadership_of
 from epp.telemetry import log as logs
 from epp.telemetry.admin import AdminPages, AdminServer
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.trace_settings import tracing_of
+from epp.terminal import output
 
 SWEEP_SECONDS = 0.25  #: between looks at exchanges that nobody told the end of
 NOTICE_SECONDS = 1.0  #: not ready, but still serving, before the port closes

@@ -16,14 +16,12 @@ from epp.config.defaults import PRODUCER_NAME
 from epp.config.hints import with_hint
 from epp.config.load import Loaded, explained, load
 from epp.config.schema import Config, PluginSpec, ProfileSpec
-from epp.data_layer import check_data_layer
 from epp.disagg.remote import only_prefiller
 from epp.errors import ConfigError
 from epp.flow.gate import Gate
 from epp.flow.saturation import UtilizationDetector
 from epp.formats import FormatSet
 from epp.formats.splice import rewrite_model
-from epp.guard import OnFault, guard
 from epp.ledger import Ledger
 from epp.observe.producers import output_tokens
 from epp.pipeline import Formats, Pipeline
@@ -32,8 +30,10 @@ from epp.rules import RuleBook, Rules
 from epp.schedule import DEFAULT_WEIGHTS
 from epp.schedule.profile import Profile
 from epp.schedule.scheduler import Scheduler
-from epp.timed import Stopwatch, TimedEnricher, Timings, time_scheduler
-from epp.traced import (
+from epp.serve.data_layer import check_data_layer
+from epp.wrap.guard import OnFault, guard
+from epp.wrap.timed import Stopwatch, TimedEnricher, Timings, time_scheduler
+from epp.wrap.traced import (
     TracedEnricher,
     TracedFormats,
     Tracer,

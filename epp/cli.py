@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import epp
-from epp import ciphers, go_flags, output
-from epp.arguments import count, port, positive, truth, words
+from epp.commands.tools import add_tools
 from epp.config.presets import PRESETS
 from epp.config.units import parse_duration, parse_quantity
 from epp.errors import ConfigError
-from epp.options import ServeOptions
-from epp.tools import add_tools
-from epp.usage import Parser
+from epp.process import ciphers
+from epp.serve.options import ServeOptions
+from epp.terminal import go_flags, output
+from epp.terminal.arguments import count, port, positive, truth, words
+from epp.terminal.usage import Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

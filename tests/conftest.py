@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from epp.fleet import FREE_PORTS, PORTS_VARIABLE
+from epp.local.fleet import FREE_PORTS, PORTS_VARIABLE
 
 
 def part(worker: str, workers: int) -> str:

@@ -18,16 +18,16 @@ import uvloop
 from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
-from epp import garbage
 from epp.clock import SystemClock
 from epp.exchange import Exchange
 from epp.feedback.access_log import METADATA, SERVICE, AccessLogs
 from epp.feedback.unseen import Unseen
-from epp.fleet import free_port
 from epp.ledger import Ledger
+from epp.local.fleet import free_port
 from epp.model import Endpoint, EndpointId, InferenceRequest, Pick
 from epp.plugin import Observer
 from epp.pool import Pool
+from epp.process import garbage
 
 FLUSH_SECONDS = 0.05  #: between two batches, as `GatewayOptions.log_flush_interval`
 START_SECONDS = 20.0  #: for the sender to start

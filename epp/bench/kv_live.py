@@ -30,11 +30,11 @@ from epp.collect.kv.link import Line, Link, Where
 from epp.collect.kv.pump import Pump
 from epp.collect.kv.sockets import context, opened
 from epp.exchange import Exchange
-from epp.garbage import settle
 from epp.ledger import Ledger
+from epp.local.processes import running
 from epp.model import Arrival, EndpointId, Outcome
 from epp.prefix.precise import PrecisePrefixCacheProducer
-from epp.processes import running
+from epp.process.garbage import settle
 from epp.router import Router
 from epp.traffic.figures import percentile
 

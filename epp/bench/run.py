@@ -19,14 +19,14 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from epp import fleet
 from epp.bench import access_log, kv, targets
 from epp.bench.kv_live import live
 from epp.bench.policy import decisions
 from epp.bench.schedule import schedule
 from epp.gateway.options import Mode
 from epp.gateway.render import GatewayOptions
-from epp.processes import running
+from epp.local import fleet
+from epp.local.processes import running
 
 WARM_SECONDS = 2.5  #: the picker chooses its CPU meanwhile
 WIDTH = 96  #: of the table, at least

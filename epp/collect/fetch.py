@@ -19,9 +19,9 @@ import aiohttp
 import msgspec
 from msgspec import Meta
 
-from epp.client_tls import client_context
 from epp.errors import ConfigError
 from epp.model import Endpoint, join_host_port
+from epp.process.client_tls import client_context
 
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 CERTIFICATE_CHECK_SECONDS = 1.0

@@ -28,7 +28,6 @@ from epp.exchange import Exchange
 from epp.extproc import wire
 from epp.extproc.answers import ErrorFormat
 from epp.extproc.budget import BodyBudget
-from epp.extproc.hosts import foreign
 from epp.extproc.messages import Body, Event, Head, Mode, Part, Reporting, RequestReady, Side
 from epp.extproc.needs import (
     AnswerHeaders,
@@ -43,6 +42,7 @@ from epp.extproc.needs import (
     Tracing,
     Unseen,
 )
+from epp.extproc.port.hosts import foreign
 from epp.extproc.session import Session
 from epp.extproc.uploads import Uploads
 from epp.formats.injected import asking_usage

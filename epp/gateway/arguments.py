@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from epp.arguments import add_options, read_options
 from epp.errors import ConfigError
 from epp.gateway.options import GatewayOptions
 from epp.gateway.render import render
+from epp.terminal.arguments import add_options, read_options
 
 HELPS = {
     "mode": "lean: the picker sees requests only; stock: all bodies; direct: no picker",

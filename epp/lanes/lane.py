@@ -18,7 +18,17 @@ from epp.build import Parts, configure, retire
 from epp.catalog import Catalog
 from epp.clock import Clock
 from epp.collect.scrape import Scraper
-from epp.counts import (
+from epp.errors import ConfigError
+from epp.exchange import Exchange
+from epp.lanes.feeds import follow
+from epp.ledger import Ledger
+from epp.page.board import Board
+from epp.pipeline import Pipeline, types_of
+from epp.plugin import Observer
+from epp.pool import Pool
+from epp.router import Reader, Router
+from epp.rules import RuleBook
+from epp.serve.counts import (
     ScrapeCounts,
     StreamCounts,
     watch_encoders,
@@ -26,22 +36,12 @@ from epp.counts import (
     watch_pipeline,
     watch_speeds,
 )
-from epp.errors import ConfigError
-from epp.exchange import Exchange
-from epp.lanes.feeds import follow
-from epp.ledger import Ledger
-from epp.options import ServeOptions
-from epp.origin import collecting_of, scraping_of
-from epp.page.board import Board
-from epp.pipeline import Pipeline, types_of
-from epp.plugin import Observer
-from epp.pool import Pool
-from epp.router import Reader, Router
-from epp.rules import RuleBook
+from epp.serve.options import ServeOptions
+from epp.serve.origin import collecting_of, scraping_of
+from epp.serve.watching import Watching
 from epp.telemetry.log import Seldom
 from epp.telemetry.metrics import Metrics
-from epp.traced import Tracer
-from epp.watching import Watching
+from epp.wrap.traced import Tracer
 
 log = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ from epp.lanes.lane import Lane, Read, Shared, Told
 from epp.lanes.names import Names
 from epp.lanes.pages import all_pages, pages_of
 from epp.model import Arrival, Endpoint, EndpointId
-from epp.origin import namespace_of, pools_of
+from epp.serve.origin import namespace_of, pools_of
+from epp.serve.watching import POOL
 from epp.telemetry.admin import AdminPages, Page
 from epp.telemetry.metrics import Metrics
-from epp.watching import POOL
 
 RESTART_SECONDS = 5.0  #: before the work of a lane that failed begins again
 

@@ -11,7 +11,7 @@ from epp.extproc.server import ExtProcService
 from epp.lanes.lane import Lane, Read, Shared
 from epp.lanes.pages import pages_of
 from epp.model import Endpoint, EndpointId
-from epp.origin import Told, origin_of, pool_label_of
+from epp.serve.origin import Told, origin_of, pool_label_of
 from epp.telemetry.admin import AdminPages, Page
 from epp.telemetry.metrics import Metrics
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from epp.errors import ConfigError
-from epp.extproc.listen import PickerServer
+from epp.extproc.port.listen import PickerServer
 
 LOOK_SECONDS = 0.1  #: how late a port opens for a new pool
 RETRY_SECONDS = 5.0  #: before a port that could not be bound is tried again

@@ -9,8 +9,6 @@ import msgspec
 
 from epp.catalog import NOT_YET
 from epp.config import dialects
-from epp.go_flags import IGNORED, MOVED
-from epp.options import ServeOptions
 from epp.reference import fields, go_router
 from epp.reference.comments import paragraphs
 from epp.reference.groups import BY_TYPE
@@ -18,7 +16,9 @@ from epp.reference.otherwise import OTHERWISE
 from epp.reference.parameters import value_text
 from epp.reference.plugins import table
 from epp.reference.schema import REFUSED, is_refused
+from epp.serve.options import ServeOptions
 from epp.telemetry.table import METRICS, PREFIX, Spec
+from epp.terminal.go_flags import IGNORED, MOVED
 
 DIFFERS = "Differs from llm-d: "
 NOTHING = "Accepted and does nothing: "

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from epp import guard, plugin
+from epp import plugin
 from epp.catalog import stability
 from epp.reference.comments import paragraphs
 from epp.reference.examples import yaml_of
 from epp.reference.groups import GROUPS, Group
 from epp.reference.parameters import Parameter, parameters_of
+from epp.wrap import guard
 
 OWN_PLUGIN = Path(__file__).resolve().parents[2] / "tests/data/plugins/zone_scorer.py"
 PROTOCOLS = (

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from epp.arguments import count, port, positive, truth, words
 from epp.config.units import parse_duration, parse_quantity
 from epp.disagg.connectors import CONNECTORS
 from epp.errors import ConfigError
 from epp.sidecar.options import ENCODER_CONNECTORS, SidecarOptions
+from epp.terminal.arguments import count, port, positive, truth, words
 
 IGNORED = {
     "decode-chunk-size": "answers are not made in chunks",

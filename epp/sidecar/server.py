@@ -15,9 +15,9 @@ from prometheus_client import generate_latest
 
 from epp.disagg.connectors import CONNECTORS
 from epp.model import join_host_port
-from epp.options import ServeOptions
-from epp.origin import Origin, Told, origin_of
 from epp.pool import Pool
+from epp.serve.options import ServeOptions
+from epp.serve.origin import Origin, Told, origin_of
 from epp.sidecar.allowed import Allowed
 from epp.sidecar.head import Address
 from epp.sidecar.legs.engine import Engine

@@ -6,8 +6,8 @@ import ssl
 import tempfile
 from pathlib import Path
 
-from epp.admin_port import reloading
-from epp.extproc.tls import CERTIFICATE, KEY, read_pair, self_signed
+from epp.extproc.port.tls import CERTIFICATE, KEY, read_pair, self_signed
+from epp.serve.admin_port import reloading
 from epp.sidecar.options import SidecarOptions
 
 

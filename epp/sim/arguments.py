@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from epp.arguments import add_options, read_options
 from epp.sim import profiles
 from epp.sim.options import EngineOptions
 from epp.sim.transfer.faults import FAULTS
+from epp.terminal.arguments import add_options, read_options
 
 HELPS = {
     "host": "address to listen on",

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from epp import fleet
 from epp.gateway.render import GatewayOptions
-from epp.processes import running
+from epp.local import fleet
+from epp.local.processes import running
 from epp.soak.pods import Pods
 from epp.soak.seen import Seen, Watch
 from epp.traffic.client import send

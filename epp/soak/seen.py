@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from epp import fleet
+from epp.local import fleet
 from epp.traffic.figures import Sample
 
 PAGE = "/debug/plugins/state"

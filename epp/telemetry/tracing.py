@@ -35,7 +35,7 @@ from epp.exchange import Exchange
 from epp.model import Arrival, Pick
 from epp.observe.spans import DROPPED_REASON, OUTCOME, STATUS_CODE, SpanObserver, Value
 from epp.telemetry.trace_settings import TraceSettings
-from epp.traced import NOTHING
+from epp.wrap.traced import NOTHING
 
 CLOSE_SECONDS = 5.0  #: at most, to send what is left when the picker stops
 MAX_TEXT = 256  #: characters of an attribute

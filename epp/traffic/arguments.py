@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from epp.arguments import count, positive
+from epp.terminal.arguments import count, positive
 from epp.traffic.files import READERS, WRITERS, Reading, read_trace, told, write_trace
 from epp.traffic.trace import Trace, TraceError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from epp.cli import _parser, serve_options
-from epp.options import ServeOptions
+from epp.serve.options import ServeOptions
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

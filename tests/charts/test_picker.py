@@ -10,9 +10,9 @@ import pytest
 from epp.catalog import Catalog
 from epp.cli import _parser, serve_options
 from epp.config.load import load
-from epp.extproc.health import LIVENESS, READINESS
-from epp.options import ServeOptions
+from epp.extproc.port.health import LIVENESS, READINESS
 from epp.schedule import DEFAULT_WEIGHTS
+from epp.serve.options import ServeOptions
 from tests.support.chart import POOL, VALUES, all_of, container, one, read, render
 
 FILES = sorted(path.stem for path in VALUES.glob("*.yaml"))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from epp.fleet import envoy_binary
 from epp.gateway.options import GatewayOptions
 from epp.gateway.render import render as bootstrap_of
+from epp.local.fleet import envoy_binary
 from tests.support.chart import POOL, all_of, container, one, read, render
 
 STANDALONE: dict[str, Any] = {"mode": "standalone", **POOL}

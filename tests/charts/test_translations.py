@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from epp.cli import _parser, serve_options
-from epp.options import ServeOptions
+from epp.serve.options import ServeOptions
 from tests.charts.derived.documented import at, defaults, translations
 from tests.support.chart import Objects, all_of, container, notes, one, read, render
 

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import yaml
 
-from epp.fleet import free_port
 from epp.headers import DESTINATION
+from epp.local.fleet import free_port
 from tests.support import http1, http2
 from tests.support.backend import Seen, body, wanted
 from tests.support.crowd import CHAT, quick, summary

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from epp import fleet
 from epp.gateway.options import GatewayOptions
+from epp.local import fleet
 from tests.support import http1
 
 pytestmark = pytest.mark.e2e

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from epp.fleet import envoy_binary, free_port
 from epp.gateway.options import GatewayOptions
 from epp.gateway.render import render
+from epp.local.fleet import envoy_binary, free_port
 from epp.sim.options import EngineOptions
 from tests.support import engine, http1
 from tests.support.clusters import PODS, POOLS, kubeconfig

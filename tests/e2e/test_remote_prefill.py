@@ -9,7 +9,7 @@ from typing import Any, Self
 import msgspec
 import pytest
 
-from epp.processes import epp
+from epp.local.processes import epp
 from epp.sim import tokenizer
 from tests.support import http1
 from tests.support.leaving import soon

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from epp.fleet import envoy_binary
 from epp.gateway.options import GatewayOptions
 from epp.gateway.render import render
+from epp.local.fleet import envoy_binary
 
 pytestmark = pytest.mark.e2e
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from epp import fleet
 from epp.gateway.options import GatewayOptions, Mode
+from epp.local import fleet
 from epp.recording.record import Record
 from epp.traffic.files import read_trace
 from epp.traffic.replay.ask import Target

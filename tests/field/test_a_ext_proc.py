@@ -189,7 +189,7 @@ def test_b012_a_plain_text_error_of_the_upstream_passes_unchanged(
     (piece,) = gw.pieces(answers, "response")
     assert (piece.body, piece.end_of_stream) == (b"no healthy upstream", True)
     assert "immediate_response" not in gw.kinds(answers)
-    per_request = [r for r in caplog.records if r.name != "epp.extproc.listen"]
+    per_request = [r for r in caplog.records if r.name != "epp.extproc.port.listen"]
     assert per_request == []
     assert [(e.outcome, e.status) for e in picker.diary.endings] == [(Outcome.FAILED, 503)]
 

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 import yaml
 
-from epp.fleet import envoy_binary, free_port
 from epp.gateway.options import GatewayOptions
 from epp.gateway.render import render
 from epp.headers import DESTINATION
-from epp.processes import STOP_SECONDS
+from epp.local.fleet import envoy_binary, free_port
+from epp.local.processes import STOP_SECONDS
 from epp.sim.options import EngineOptions
 from epp.sim.server import NAME_HEADER
 from tests.support import chart, engine, ext_proc, http1

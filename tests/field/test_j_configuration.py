@@ -12,7 +12,7 @@ import yaml
 
 from epp.build import configure
 from epp.catalog import NOT_YET
-from epp.check import check
+from epp.commands.check import check
 from epp.errors import ConfigError
 from epp.schedule.scorers import SCORERS
 from tests.support.replayed import ANY_PARTS, CONFIGS, replay

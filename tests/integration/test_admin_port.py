@@ -11,11 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from epp.admin_port import admin_of, admitting, bearer, cluster_of
 from epp.clock import ManualClock
 from epp.errors import ConfigError
 from epp.kube.review import KEPT_SECONDS, MOST_KEPT, Reviewer
-from epp.options import ServeOptions
+from epp.serve.admin_port import admin_of, admitting, bearer, cluster_of
+from epp.serve.options import ServeOptions
 from epp.telemetry.admin import AdminPages, AdminServer
 from epp.telemetry.metrics import Metrics
 from tests.support.certificates import Authority

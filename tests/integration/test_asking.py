@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epp import asking, cli
-from epp.asking import Admin
+from epp import cli
+from epp.commands import asking
+from epp.commands.asking import Admin
 from epp.errors import ConfigError
 from tests.support.certificates import Authority
 from tests.unit.test_top import answer

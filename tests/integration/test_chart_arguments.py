@@ -19,14 +19,14 @@ import grpc
 import msgspec
 import pytest
 
-from epp.admin_port import cluster_of
 from epp.cli import _kebab, _parser, serve_options
 from epp.collect.sources import CoreMetricsExtractor, EngineConfig, MetricsDataSource
 from epp.collect.static import StaticEndpoints
 from epp.errors import ConfigError
-from epp.options import ServeOptions
-from epp.origin import Told, origin_of, pool_label_of, scraping_of
 from epp.rules import RuleBook
+from epp.serve.admin_port import cluster_of
+from epp.serve.options import ServeOptions
+from epp.serve.origin import Told, origin_of, pool_label_of, scraping_of
 from tests.support import build
 from tests.support import ext_proc as gw
 from tests.support.ext_proc import Gateway

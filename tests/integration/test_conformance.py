@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from epp.fleet import free_port
+from epp.local.fleet import free_port
 from tests.support import ext_proc as gw
 from tests.support.ext_proc import Gateway
 from tests.support.process import eventually

@@ -13,9 +13,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2 as health_pb
 
-from epp.extproc import tls
-from epp.extproc.health import HealthService
-from epp.extproc.listen import build_health_server, build_server
+from epp.extproc.port import tls
+from epp.extproc.port.health import HealthService
+from epp.extproc.port.listen import build_health_server, build_server
 from epp.model import Outcome
 from tests.support import ext_proc as gw
 from tests.support.ext_proc import Gateway, Picker

@@ -18,8 +18,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from epp.errors import ConfigError, EppError, NoEndpoints
 from epp.extproc import wire
-from epp.extproc.listen import build_server
 from epp.extproc.needs import Counters
+from epp.extproc.port.listen import build_server
 from epp.extproc.server import Settings
 from epp.model import Ending, InferenceRequest, Outcome
 from tests.support import build

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from epp import cli
-from epp.fleet import free_port
+from epp.local.fleet import free_port
 from tests.support import ext_proc
 from tests.support.clusters import (
     CONFIG_MAPS,

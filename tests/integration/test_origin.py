@@ -9,9 +9,9 @@ import pytest
 
 from epp.collect.kube.cluster import Cluster
 from epp.errors import ConfigError
-from epp.options import ServeOptions
-from epp.origin import NoOrigin, Told, leadership_of, origin_of
 from epp.rules import RuleBook
+from epp.serve.options import ServeOptions
+from epp.serve.origin import NoOrigin, Told, leadership_of, origin_of
 
 TOLD = Told(print, RuleBook())
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from epp.asking import Admin
 from epp.clock import SystemClock
+from epp.commands.asking import Admin
+from epp.commands.top import Answer, fetch
 from epp.ledger import Ledger
 from epp.model import Ending, Outcome
 from epp.observe.truth import TruthObserver
@@ -21,7 +22,6 @@ from epp.page.board import Board
 from epp.pool import Pool
 from epp.telemetry.admin import AdminPages, AdminServer
 from epp.telemetry.metrics import Metrics
-from epp.top import Answer, fetch
 from tests.support import build
 from tests.support.serving import Serving, with_engines
 

@@ -162,7 +162,7 @@ def _shares(record: Record) -> float:
 
 
 def test_a_file_that_cannot_be_written_ends_the_start_with_one_line(tmp_path: Path) -> None:
-    from epp.processes import epp  # noqa: PLC0415 - the only test that starts one that fails
+    from epp.local.processes import epp  # noqa: PLC0415 - the only test that starts one that fails
 
     command = epp("serve", "--endpoints=127.0.0.1:1", f"--record-file={tmp_path}/no/r.jsonl",
                   "--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0",

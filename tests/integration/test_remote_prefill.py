@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from epp import headers
-from epp.fleet import free_port
+from epp.local.fleet import free_port
 from epp.model import EndpointId, Outcome
 from tests.support.engine import EngineServer
 from tests.support.remote_prefill import BODY, PREFILL, Case, decoded, endpoint, until, with_case

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
-from epp.fleet import free_port
+from epp.local.fleet import free_port
 from tests.support.process import eventually
 
 CONFIG = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"

@@ -15,8 +15,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from epp.ciphers import NO_TLS_12, suites_of
 from epp.errors import ConfigError
+from epp.process.ciphers import NO_TLS_12, suites_of
 from tests.support.certificates import Authority
 from tests.support.handshake import Agreed, shake_hands
 from tests.support.process import eventually

@@ -403,7 +403,7 @@ def test_a_collector_that_is_gone_stops_neither_traffic_nor_the_picker(
 OFF = """
 import asyncio, sys
 from epp.app import App
-from epp.options import ServeOptions
+from epp.serve.options import ServeOptions
 
 async def main():
     app = App(ServeOptions(endpoints="127.0.0.1:9"))

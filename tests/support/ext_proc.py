@@ -14,8 +14,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from epp.clock import ManualClock
 from epp.extproc import wire
-from epp.extproc.health import HealthService
-from epp.extproc.listen import PickerServer, build_server
+from epp.extproc.port.health import HealthService
+from epp.extproc.port.listen import PickerServer, build_server
 from epp.extproc.server import ExtProcService
 from epp.flow.gate import Gate
 from epp.headers import DESTINATION, DESTINATION_NAMESPACE

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from epp.fleet import free_port
-from epp.processes import epp
+from epp.local.fleet import free_port
+from epp.local.processes import epp
 from tests.support import http1
 from tests.support.process import Process, eventually
 from tests.support.stack import Stack

@@ -15,8 +15,8 @@ import grpc
 import msgspec
 from grpc_health.v1 import health_pb2
 
-from epp.fleet import Ports
-from epp.processes import Child, epp, running
+from epp.local.fleet import Ports
+from epp.local.processes import Child, epp, running
 from epp.sim.options import EngineOptions
 from tests.support import engine, ext_proc
 from tests.support.ext_proc import Gateway

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import msgspec
 
-from epp.fleet import free_port
-from epp.processes import epp
+from epp.local.fleet import free_port
+from epp.local.processes import epp
 from tests.support import http1
 from tests.support.engine import ROOT
 from tests.support.process import Process

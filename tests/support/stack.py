@@ -32,10 +32,10 @@ from typing import Any, Self
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.fleet import Ports, envoy_binary, free_port
 from epp.gateway.options import GatewayOptions, Mode
 from epp.gateway.render import render
-from epp.processes import epp
+from epp.local.fleet import Ports, envoy_binary, free_port
+from epp.local.processes import epp
 from tests.support.backend import Counts
 from tests.support.process import Process, eventually
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epp.plugin import Observer
-from epp.timed import EVERY
+from epp.wrap.timed import EVERY
 from tests.support import build
 from tests.support.pipelines import PLAIN, Timings, World, counting, profile_names
 

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from epp.cli import _kebab, _parser, main, serve_options
-from epp.go_flags import IGNORED
-from epp.options import ServeOptions
+from epp.serve.options import ServeOptions
 from epp.telemetry.log import level_of
+from epp.terminal.go_flags import IGNORED
 
 
 def options(*flags: str) -> ServeOptions:

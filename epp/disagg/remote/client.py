@@ -27,7 +27,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from epp import plugin
-from epp.client_tls import client_context
 from epp.config.units import parse_duration
 from epp.disagg.connectors import CONNECTORS, BadAnswer, Mode, Transfer, Unsplittable
 from epp.disagg.connectors.base import BOOTSTRAP_PORT
@@ -35,6 +34,7 @@ from epp.disagg.remote.health import Health
 from epp.disagg.remote.leg import Answer, Http, LegFailed, Sent
 from epp.headers import SLO_TTFT_MS, first
 from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Pick, PrefillLeg
+from epp.process.client_tls import client_context
 
 EARLY_SECONDS = 0.01  #: in which most failures of a leg that runs beside are seen
 Way = Literal["nixlv2", "shared-storage", "sglang", "mooncake"]

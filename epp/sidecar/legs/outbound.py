@@ -14,7 +14,7 @@ from typing import Self
 import aiohttp
 from yarl import URL
 
-from epp.client_tls import client_context
+from epp.process.client_tls import client_context
 from epp.sidecar.head import Address
 from epp.sidecar.options import SidecarOptions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from epp.arguments import positive
+from epp.terminal.arguments import positive
 
 
 def add_arguments(sim: argparse.ArgumentParser) -> None:

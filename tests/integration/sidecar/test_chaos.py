@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from epp.fleet import free_port
+from epp.local.fleet import free_port
 from epp.sim import tokenizer
 from epp.sim.transfer.faults import FAULTS
 from tests.support.serving import eventually

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from epp.fleet import free_port
+from epp.local.fleet import free_port
 from epp.sim.transfer.faults import FAULTS
 from tests.support.serving import eventually
 from tests.support.sidecar import DECODE, PREFILL, Bench, changed, text_of, with_sidecar

@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 from epp.errors import ConfigError
-from epp.fleet import free_port
-from epp.processes import epp, running
+from epp.local.fleet import free_port
+from epp.local.processes import epp, running
 from epp.sidecar.options import SidecarOptions
 from epp.sidecar.server import Sidecar
 from tests.support.certificates import Authority

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from epp.fleet import free_port
+from epp.local.fleet import free_port
 
 ROOT = Path(__file__).parents[3]
 MODULE = "tests.support.cluster.engine_host"

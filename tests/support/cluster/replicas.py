@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from epp.fleet import Ports
-from epp.processes import Child, epp, running
+from epp.local.fleet import Ports
+from epp.local.processes import Child, epp, running
 from tests.support import http1
 from tests.support.cluster.install import Installed, installed
 from tests.support.cluster.pods import Pods

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from epp.fleet import envoy_binary, free_port
 from epp.gateway.options import GatewayOptions, Mode
 from epp.gateway.render import render
-from epp.processes import STOP_SECONDS
+from epp.local.fleet import envoy_binary, free_port
+from epp.local.processes import STOP_SECONDS
 from tests.support import http1
 from tests.support.cluster.engines import Engines, engines
 from tests.support.cluster.replicas import (

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
-from epp.fleet import free_port
+from epp.local.fleet import free_port
 from tests.support.process import eventually
 
 WARM_SECONDS = 300.0

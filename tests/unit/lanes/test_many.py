@@ -16,7 +16,7 @@ from epp.collect.parse.inference_pools import PoolSpec
 from epp.errors import ConfigError
 from epp.lanes.lane import Shared, Told
 from epp.lanes.many import Many
-from epp.options import ServeOptions
+from epp.serve.options import ServeOptions
 from epp.telemetry.log import Seldom
 from epp.telemetry.metrics import Metrics
 from tests.support import build

@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from epp.processes import running
+from epp.local.processes import running
 from epp.soak.pods import Pods, options_of
 from epp.soak.run import judge, line
 from epp.soak.seen import Seen, hit_rate

@@ -1,5 +1,5 @@
 {{- /* Values that contradict each other end the rendering, and say why. */ -}}
-{{- define "epp.check" -}}
+{{- define "epp.commands.check" -}}
 {{- $v := .values -}}
 {{- $many := include "epp.manyPools" . -}}
 {{- if and $many (or (ne $v.mode "gateway") $v.picker.endpoints) -}}

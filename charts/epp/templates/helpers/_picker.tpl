@@ -1,5 +1,5 @@
 {{- /* Arguments of `epp serve`, one a line of a YAML list. */ -}}
-{{- define "epp.arguments" -}}
+{{- define "epp.terminal.arguments" -}}
 {{- $v := .values -}}
 {{- $ports := $v.picker.ports -}}
 {{- if include "epp.watchesPool" . }}
@@ -105,7 +105,7 @@ name: epp
 image: {{ printf "%s:%s" $v.image.repository ($v.image.tag | default .root.Chart.AppVersion) }}
 imagePullPolicy: {{ $v.image.pullPolicy }}
 args:
-{{- include "epp.arguments" . | nindent 2 }}
+{{- include "epp.terminal.arguments" . | nindent 2 }}
 env:
 {{- include "epp.environment" . | nindent 2 }}
 ports:

@@ -9,7 +9,7 @@ import pytest
 from epp.clock import SystemClock
 from epp.collect.kv import link
 from epp.collect.kv.subscriptions import Subscriptions
-from epp.fleet import free_port
+from epp.local.fleet import free_port
 from epp.pool import Pool
 from epp.prefix.feed.trust import Level, Trust
 from epp.sim.tokenizer import text

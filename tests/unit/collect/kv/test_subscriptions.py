@@ -13,7 +13,7 @@ from msgspec import structs
 
 from epp.collect.kv import subscriptions
 from epp.collect.kv.sockets import context, opened
-from epp.fleet import free_port
+from epp.local.fleet import free_port
 from epp.model import CacheCounts, Load
 from epp.prefix.exact.keys import Keys
 from epp.prefix.feed.audit import Claim

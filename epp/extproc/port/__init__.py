@@ -1,0 +1,1 @@
+"""The port on which gateways ask: listeners, certificates, health."""

@@ -1,0 +1,1 @@
+"""The process that serves: its CPU, its garbage, its TLS."""

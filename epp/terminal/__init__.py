@@ -1,0 +1,1 @@
+"""How the command line speaks: flags made from structs, help texts, output."""

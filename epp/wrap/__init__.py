@@ -1,0 +1,1 @@
+"""What is put around plugins and the parts of the line: guards, durations, spans."""

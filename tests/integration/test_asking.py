@@ -17,7 +17,7 @@ from epp.commands import asking
 from epp.commands.asking import Admin
 from epp.errors import ConfigError
 from tests.support.certificates import Authority
-from tests.unit.test_top import answer
+from tests.unit.commands.test_top import answer
 
 PICKER = msgspec.json.encode(answer())
 TOKEN = "good"

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from epp import cli
-from tests.unit.test_top import answer
+from tests.unit.commands.test_top import answer
 
 PICKER = msgspec.json.encode(answer())
 WAIT_SECONDS = 30.0

@@ -48,6 +48,7 @@ Said = msgspec.defstruct(
 )
 """The fields of a body that are looked at."""
 _said = msgspec.json.Decoder(Said).decode
+_NOTHING = Said()
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -73,9 +74,9 @@ def stripped(body: bytes) -> bytes:
         return body  # a list, say: no engine takes parameters from it
     except (msgspec.DecodeError, RecursionError):
         return _as_python_reads(body)
-    found = {name for name in said.__struct_fields__ if getattr(said, name) is not ABSENT}
-    if not found:
+    if said == _NOTHING:
         return body
+    found = {name for name in said.__struct_fields__ if getattr(said, name) is not ABSENT}
     fields = _fields(without_bom(body))
     changed = bool(found & FIELDS)
     for name in FIELDS & found:

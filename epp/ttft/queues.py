@@ -68,7 +68,7 @@ class Queues:
         self._seen: list[_Row] = []  # their rows,
         self._tokens: list[int] = []  # what the ledger had booked on them, and
         self._places: NDArray[np.intp] | slice = slice(0, 0)  # their columns
-        self._picked: list[_Row] = []  # since
+        self._changed: list[_Row] = []  # since, whose columns are still to be written
         self._ours = self._every = 0.0
         self._theirs = SLOWEST  # share of an engine's time that others get
 
@@ -79,15 +79,15 @@ class Queues:
         """
         if endpoints is not self._endpoints:
             self._look(endpoints, per_token, now)
-        for row in self._picked:
+        for row in self._changed:
             self._sync(row, now)
-        self._picked.clear()
         tokens = [row.counts.tokens for row in self._seen]
         if tokens != self._tokens:
             for row, booked in zip(self._seen, tokens, strict=True):
                 if booked != row.tokens:
                     self._sync(row, now)
             self._tokens = tokens
+        self._write_all()
         facts = self._facts[:, self._places]
         speed = per_token * facts[RATIO]
         rate = 1.0 / (np.where(np.isnan(speed), per_token, speed) if self._unknown else speed)
@@ -109,6 +109,7 @@ class Queues:
         row = self._row(endpoint.id)
         if endpoint.load is not row.load:
             self._heed([(row, endpoint.load)], per_token, now)
+        self._write(row)
         facts = self._facts[:, row.place].tolist()
         if facts[OTHERS] != facts[OTHERS]:  # NaN
             return None
@@ -121,12 +122,10 @@ class Queues:
         """A request of ``work`` and ``prompt`` tokens goes there."""
         row = self._row(endpoint_id)
         row.backlog.send(work, now, request)
-        self._picked.append(row)  # booked next, and perhaps released again before anybody looks
         self.mean += FOLLOW * (work - self.mean)
-        facts, place = self._facts, row.place
-        facts[SENT, place] += prompt
-        facts[WAITING, place] += 1.0
-        self._note(row)
+        row.prompts += prompt
+        row.came += 1.0
+        self._note(row)  # booked next, and perhaps released again before anybody looks
 
     def teach(self, endpoint_id: EndpointId, ratio: float, rest: float) -> None:
         """Its tokens take ``ratio`` times as long as all endpoints', and ``rest`` seconds more."""
@@ -142,7 +141,7 @@ class Queues:
         if row is not None:
             self._free.append(row.place)
             self._unknown.discard(row.place)
-            self._picked = [each for each in self._picked if each is not row]
+            self._changed = [each for each in self._changed if each is not row]
 
     def _own(self, facts: Sequence[float], per_token: float, now: float) -> float:
         own = facts[WORK] - max(now - facts[BEGAN], 0.0) / per_token
@@ -175,6 +174,7 @@ class Queues:
     ) -> tuple[float, ...]:
         """Return the numbers from `SENT` on."""
         row.load = load
+        row.prompts = row.came = 0.0
         if load is None:
             return (0.0, _NAN, now, _NAN, _NAN, _NAN, 0.0)
         if len(row.backlog) and not row.counts.told:
@@ -223,10 +223,25 @@ class Queues:
         self._note(row)
 
     def _note(self, row: _Row) -> None:
+        """Its column is to be written before it is read: one write for many picks."""
+        if not row.changed:
+            row.changed = True
+            self._changed.append(row)
+
+    def _write_all(self) -> None:
+        for row in self._changed:
+            self._write(row)
+            row.changed = False
+        self._changed.clear()
+
+    def _write(self, row: _Row) -> None:
         facts, place = self._facts, row.place
         facts[WORK, place] = row.backlog.work
         facts[BEGAN, place] = row.backlog.began
         facts[LEAST, place] = LEFT if row.counts.told else 0.0
+        facts[SENT, place] += row.prompts
+        facts[WAITING, place] += row.came
+        row.prompts = row.came = 0.0
 
     def _arrange(self, ids: list[EndpointId]) -> None:
         self._seen = [self._row(each) for each in ids]
@@ -254,7 +269,9 @@ class Queues:
 class _Row:
     """One endpoint's column, and what it was last written from."""
 
-    __slots__ = ("backlog", "counts", "endpoint_id", "load", "place", "tokens")
+    __slots__ = (
+        "backlog", "came", "changed", "counts", "endpoint_id", "load", "place", "prompts", "tokens",
+    )  # fmt: skip
 
     def __init__(self, endpoint_id: EndpointId, place: int) -> None:
         self.endpoint_id = endpoint_id
@@ -263,3 +280,6 @@ class _Row:
         self.counts: InFlight = NOTHING
         self.load: Load | None = None
         self.tokens = 0
+        self.prompts = 0.0  #: tokens sent, and
+        self.came = 0.0  #: requests, that its column does not count yet
+        self.changed = False  #: its column is to be written

@@ -109,6 +109,7 @@ class SequenceMachine(RuleBasedStateMachine):
             self.answer(99, ends=True)
             self.now += 2.0
             self.take(self.sequence.tick(self.now))
+        self.answer(99, ends=True)  # now and then it asks again, at the last moment, too
         assert not self.sequence.catching_up
         assert self.applied[-1:] == [self.told[-1][1]]
         if len(self.told) <= MEMORY and self.sequence.reason != "not_replayed":

@@ -159,7 +159,9 @@ def test_a_client_that_leaves_is_not_taken_for_a_late_one(
 
     run(picker, script)
     assert len(picker.service.uploads) == 0
-    assert [each for each in caplog.records if each.levelno > logging.INFO] == []
+    # gRPC itself complains of a call that ends before its handler has begun.
+    ours = [each for each in caplog.records if each.name.startswith("epp")]
+    assert [each for each in ours if each.levelno > logging.INFO] == []
 
 
 def test_an_operator_says_how_long(tmp_path: Path) -> None:

@@ -68,9 +68,8 @@ class Many:
         self._namespace = namespace_of(options)
         self._specs: dict[str, PoolSpec] = {}
         self._configs: dict[str, Config] = {}
-        self._fallen: dict[
-            str, str
-        ] = {}  #: pools with the process's for want of their own, and why
+        #: Pools that have the process's configuration for want of their own, and why.
+        self._fallen: dict[str, str] = {}
         self._named: Names | None = None  #: made when it is asked for
         self._unfit: dict[str, str] = {}  #: parsers that do not fit a pool, as last said
         self._work: dict[str, asyncio.Task[None]] = {}
@@ -159,13 +158,14 @@ class Many:
     def _fit(self, lane: Lane, spec: PoolSpec) -> None:
         """Say which parsers can read nothing of a pool. It is served all the same: others are."""
         lane.pool.protocol = spec.protocol
-        said, self._unfit[spec.name] = self._unfit.get(spec.name, ""), lane.unfit
-        if lane.unfit and lane.unfit != said:
+        said, unfit = self._unfit.get(spec.name, ""), lane.unfit
+        self._unfit[spec.name] = unfit
+        if unfit and unfit != said:
             log.error(
                 "pool %s: its appProtocol is %s, which %s cannot be",
                 spec.name,
                 spec.protocol,
-                lane.unfit,
+                unfit,
             )
 
     def reload(self, why: str) -> None:

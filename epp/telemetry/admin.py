@@ -2,9 +2,9 @@
 
 A browser gets the live page at ``/``, anything else a list of what there is.
 ``/healthz`` says that the process lives, whatever the pool does; ``/readyz`` that it may get
-traffic, with ``?pool=`` that one of many pools may. The pages under ``/debug`` show settings, endpoints and plugins' numbers: no prompt, no
-header, no key. There is no profiler. Big pages are encoded in a thread, so that no scrape
-of ours stops a request.
+traffic, with ``?pool=`` that one of many pools may. The pages under ``/debug`` show settings,
+endpoints and plugins' numbers: no prompt, no header, no key. There is no profiler. Big pages are
+encoded in a thread, so that no scrape of ours stops a request.
 """
 
 from __future__ import annotations

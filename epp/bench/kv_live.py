@@ -22,20 +22,17 @@ import msgspec
 import uvloop
 import zmq
 
-from epp.bench.schedule import pool_of
-from epp.build import Parts, configure
+from epp.bench.schedule import pool_of, router_of
 from epp.clock import SystemClock
 from epp.collect.kv.feed import Feed
 from epp.collect.kv.link import Line, Link, Where
 from epp.collect.kv.pump import Pump
 from epp.collect.kv.sockets import context, opened
 from epp.exchange import Exchange
-from epp.ledger import Ledger
 from epp.local.processes import running
 from epp.model import Arrival, EndpointId, Outcome
 from epp.prefix.precise import PrecisePrefixCacheProducer
 from epp.process.garbage import settle
-from epp.router import Router
 from epp.traffic.figures import percentile
 
 RATE = 110_000.0  #: blocks told a second
@@ -103,16 +100,10 @@ class _World:
 
     def __init__(self, addresses: Sequence[str]) -> None:
         draw, clock = random.Random(9), SystemClock()
-        pool, ledger = pool_of(ENDPOINTS, draw, clock.now()), Ledger()
-        parts = Parts(clock=clock, random=draw, ledger=ledger, pool=pool)
-        pipeline = configure(CONFIG, parts)[1]
-        self.router = Router(
-            pool, pipeline, ledger, clock=clock,
-            on_observer_error=lambda _observer, error: (_ for _ in ()).throw(error),
-        )  # fmt: skip
-        self.producer: PrecisePrefixCacheProducer = pipeline.plugins[
-            PrecisePrefixCacheProducer.type
-        ]
+        pool = pool_of(ENDPOINTS, draw, clock.now())
+        self.router = router_of(pool, draw, clock, config=CONFIG)
+        plugins = self.router.pipeline.plugins
+        self.producer: PrecisePrefixCacheProducer = plugins[PrecisePrefixCacheProducer.type]
         self._probed = asyncio.Event()
         self._probed_at = 0.0
         self._context = context()

@@ -9,7 +9,7 @@ import time
 import msgspec
 
 from epp.build import Parts, configure
-from epp.clock import SystemClock
+from epp.clock import Clock, SystemClock
 from epp.ledger import Ledger
 from epp.model import Arrival, CacheInfo, Endpoint, EndpointId, Load, Outcome
 from epp.pool import Pool
@@ -26,12 +26,7 @@ def schedule(*, endpoints: int, prompt_tokens: int) -> tuple[float, float, float
     """Time decisions: CPU ms, decisions/s, p50 ms, p99 ms, count. Parsing and booking included."""
     draw = random.Random(3)
     clock = SystemClock()
-    pool, ledger = pool_of(endpoints, draw, clock.now()), Ledger()
-    parts = Parts(clock=clock, random=draw, ledger=ledger, pool=pool)
-    router = Router(
-        pool, configure(None, parts)[1], ledger, clock=clock,
-        on_observer_error=lambda _observer, error: (_ for _ in ()).throw(error),
-    )  # fmt: skip
+    router = router_of(pool_of(endpoints, draw, clock.now()), draw, clock)
     arrivals = _arrivals(draw, prompt_tokens)
     return asyncio.run(_time(router, arrivals))
 
@@ -59,6 +54,18 @@ async def _time(router: Router, arrivals: list[Arrival]) -> tuple[float, float, 
         percentile(took, 99) or 0.0,
         DECISIONS,
     )
+
+
+def router_of(
+    pool: Pool, draw: random.Random, clock: Clock, *, config: str | None = None
+) -> Router:
+    """Return a router over a pool; what an observer raises ends the measurement."""
+    ledger = Ledger()
+    parts = Parts(clock=clock, random=draw, ledger=ledger, pool=pool)
+    return Router(
+        pool, configure(config, parts)[1], ledger, clock=clock,
+        on_observer_error=lambda _observer, error: (_ for _ in ()).throw(error),
+    )  # fmt: skip
 
 
 def pool_of(endpoints: int, draw: random.Random, now: float) -> Pool:

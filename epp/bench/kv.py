@@ -7,11 +7,11 @@ import random
 import struct
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import msgspec
 
 from epp.collect.parse.kv_events import parse
+from epp.local.processes import resident_bytes
 from epp.model import EndpointId
 from epp.prefix.blocks import block_hashes
 from epp.prefix.exact.events import Stored
@@ -28,8 +28,6 @@ VOCABULARY = 150_000
 TENANTS = 4
 TAIL_TOKENS = 1024  #: of a prompt looked up that nobody holds
 LEAST = 200  #: look-ups
-
-
 REFERENCES = 10_000_000
 FILL_ENDPOINTS = 10  #: that hold the same blocks
 
@@ -109,7 +107,7 @@ def memory(references: int) -> float:
     A reference is a block that one endpoint holds.
     """
     index = _joined()
-    before = _resident()
+    before = resident_bytes(os.getpid())
     tokens = random.Random(8).randbytes(PROMPT_BLOCKS * BLOCK * 4)
     for number in range(references // PROMPT_BLOCKS // 2):
         hashes = tuple(range(number << 8, (number << 8) + PROMPT_BLOCKS))
@@ -119,11 +117,7 @@ def memory(references: int) -> float:
             hashes, None, (number // FILL_ENDPOINTS).to_bytes(4, "big") + tokens[4:], BLOCK
         )
         index.apply(EndpointId(f"pod-{number % FILL_ENDPOINTS + ENDPOINTS // 2}"), [shared])
-    return (_resident() - before) / references * REFERENCES / 1e6
-
-
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return (resident_bytes(os.getpid()) - before) / references * REFERENCES / 1e6
 
 
 def _timed(index: ExactIndex, prompt: Callable[[], Prompt], seconds: float) -> Cost:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -78,6 +79,11 @@ async def _first_line(
         tail = log.read_text(errors="replace")[-2000:]  # noqa: ASYNC240 - we are giving up
         raise RuntimeError(f"{' '.join(command[:6])} did not become ready:\n{tail}")
     return line.decode().strip()
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that a process has now, from ``/proc``."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def epp(*arguments: str) -> list[str]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 
 from epp.local import fleet
+from epp.local.processes import resident_bytes
 from epp.traffic.figures import Sample
 
 PAGE = "/debug/plugins/state"
@@ -68,7 +67,7 @@ class Watch:
         spent = (cpu - self._cpu) / max(now - self._looked, 1e-9)
         self._looked, self._cpu = now, cpu
         engines = state["engines"]
-        known = Counter({name.split()[0]: 0 for name in state["requests"]})
+        known: Counter[str] = Counter()
         for name, count in state["requests"].items():
             known[name.split()[0]] += count
         return Seen(
@@ -85,7 +84,7 @@ class Watch:
             replays=sum(each["replays"] for each in engines),
             restarts=sum(each["restarts"] for each in engines),
             blocks=state["index"]["blocks"],
-            megabytes=_resident(self._picker.child.pid) / 1e6,
+            megabytes=resident_bytes(self._picker.child.pid) / 1e6,
             core_percent=spent * 100,
         )
 
@@ -104,7 +103,3 @@ def hit_rate(samples: Sequence[Sample]) -> float | None:
     """Return the share of prompts' tokens that engines found cached; None if there are none."""
     prompt = sum(each.prompt_tokens for each in samples)
     return sum(each.cached_tokens for each in samples) / prompt if prompt else None
-
-
-def _resident(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -141,11 +141,12 @@ class Local:
         self._seconds = seconds
         self._waiting = 0
         self._pool = ThreadPoolExecutor(THREADS, "tokens")
-        kept = _kept.get(_key(folder))
+        key = _key(folder)  # before it is read: what changes meanwhile is read again
+        kept = _kept.get(key)
         if kept is not None or not _loop_runs():
-            self._have(kept or Model.read(folder), folder)
+            self._have(kept or Model.read(folder), key)
         else:
-            self._pool.submit(self._read, folder)
+            self._pool.submit(self._read, folder, key)
 
     async def tokens(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> Tokens:
         """See `Backend.tokens`."""
@@ -169,17 +170,17 @@ class Local:
         """See `Backend.close`."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self, folder: str) -> None:
+    def _read(self, folder: str, key: tuple[str, int]) -> None:
         try:
-            self._have(Model.read(folder), folder)
+            self._have(Model.read(folder), key)
         except ValueError as error:
             self._lacking = "unusable"
             _log.error("no prompt is tokenized: %s", error)
 
-    def _have(self, model: Model, folder: str) -> None:
+    def _have(self, model: Model, key: tuple[str, int]) -> None:
         self._models = [model.twin() for _ in range(THREADS)]
         self._lacking = ""
-        _kept[_key(folder)] = model
+        _kept[key] = model
         while len(_kept) > MOST_KEPT:
             _kept.popitem(last=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import struct
 import time
 from pathlib import Path
@@ -202,6 +203,25 @@ def test_a_tokenizer_found_broken_later_is_told_of_and_requests_go_on(
 
     asyncio.run(run())
     assert "holds no tokenizer" in caplog.text
+
+
+def test_a_tokenizer_that_changes_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_model.make(tmp_path)
+    real, reads = Model.read, 0
+
+    def read(folder: str) -> Model:
+        nonlocal reads
+        reads += 1
+        model = real(folder)
+        os.utime(tmp_path / "tokenizer.json", ns=(reads, reads))
+        return model
+
+    monkeypatch.setattr(Model, "read", read)
+    for _ in range(2):
+        Local(str(tmp_path), seconds=5.0)
+    assert reads == 2
 
 
 def test_without_a_loop_or_without_the_file_a_folder_is_refused_at_once(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from epp.model import Endpoint, EndpointId
 from epp.plugin import Tools
 from epp.pool import Pool
 from epp.prefix.exact.keys import Prompt
+from epp.prefix.feed.trust import Level
 from epp.prefix.precise import PrecisePrefixCacheProducer
 from epp.sim import tokenizer
 from epp.sim.options import EngineOptions
@@ -72,6 +73,22 @@ def held(made: PrecisePrefixCacheProducer, port: int, text: str, **more: Any) ->
     ids = tokenizer.encode(text.encode()).astype("<u4").tobytes()
     known = made.index.look_up(Prompt(ids, more.get("model", ""), salt=more.get("salt", "")))
     return known.blocks.get(EndpointId(f"127.0.0.1:{port}"), 0)
+
+
+def level(made: PrecisePrefixCacheProducer, port: int) -> Level:
+    """Return how far what the engine at a port told is trusted."""
+    return made.trust(endpoint(port).id).level
+
+
+async def exact(made: PrecisePrefixCacheProducer, port: int) -> None:
+    """Wait until the engine at a port is trusted."""
+    await until(lambda: level(made, port) is Level.EXACT, f"trust in {port}")
+
+
+def is_connected(made: PrecisePrefixCacheProducer, to: Endpoint) -> bool:
+    """Whether an endpoint's events are listened to."""
+    engine = made.engines.get(to.id)
+    return engine is not None and engine.confidence.connected
 
 
 async def until(true: Callable[[], object], what: str) -> None:

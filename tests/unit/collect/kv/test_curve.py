@@ -61,8 +61,10 @@ def test_an_encrypted_feed_is_read_by_who_knows_the_engines_key(tmp_path: Path) 
             await until(lambda: told(right), "the block")
             await asyncio.sleep(0.3)
             telling.cancel()
-            assert not told(wrong)
-            assert not told(plain)
+            assert [each.confidence.connected for each in right.engines] == [True]
+            for other in (wrong, plain):
+                assert not told(other)
+                assert [each.confidence.connected for each in other.engines] == [False]
         publisher.close(0)
         where.term()
 

@@ -14,17 +14,18 @@ from epp.pool import Pool
 from epp.prefix.feed.trust import Level, Trust
 from epp.sim.tokenizer import text
 from tests.support.engine import served
-from tests.support.kv_feeds import PUBLISHING, asked, endpoint, held, producer, subscribed, until
+from tests.support.kv_feeds import (
+    PUBLISHING,
+    asked,
+    endpoint,
+    exact,
+    held,
+    producer,
+    subscribed,
+    until,
+)  # fmt: skip
 
 A_TEXT = text(100, seed=1)
-
-
-def level(made, port: int) -> Level:
-    return made.trust(endpoint(port).id).level
-
-
-async def exact(made, port: int) -> None:
-    await until(lambda: level(made, port) is Level.EXACT, f"trust in {port}")
 
 
 def test_b101_pods_without_events_are_tried_ever_less_often_and_fill_no_log(

@@ -8,11 +8,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import zmq
 from msgspec import structs
 
 from epp.collect.kv import subscriptions
-from epp.collect.kv.sockets import context, opened
 from epp.local.fleet import free_port
 from epp.model import CacheCounts, Load
 from epp.prefix.exact.keys import Keys
@@ -24,7 +22,10 @@ from tests.support.kv_feeds import (
     PUBLISHING,
     asked,
     endpoint,
+    exact,
     held,
+    is_connected,
+    level,
     posted,
     producer,
     subscribed,
@@ -32,14 +33,6 @@ from tests.support.kv_feeds import (
 )  # fmt: skip
 
 A_TEXT, B_TEXT = text(100, seed=1), text(200, seed=2)
-
-
-def level(made, port: int) -> Level:
-    return made.trust(endpoint(port).id).level
-
-
-async def exact(made, port: int) -> None:
-    await until(lambda: level(made, port) is Level.EXACT, f"trust in {port}")
 
 
 @pytest.mark.parametrize("layout", ["map", "array"])
@@ -152,10 +145,7 @@ def test_without_replay_a_late_listener_knows_less_and_says_so() -> None:
             await asked(port, A_TEXT)
             made = producer()
             async with subscribed(made, endpoint(port)):
-                await until(lambda: made.engines.get(endpoint(port).id), "a feed")
-                await until(
-                    lambda: made.engines.get(endpoint(port).id).confidence.connected, "a connection"
-                )
+                await until(lambda: is_connected(made, endpoint(port)), "a connection")
                 await asked(port, B_TEXT)
                 await until(lambda: held(made, port, B_TEXT) == 12, "the blocks")
                 assert held(made, port, A_TEXT) == 0
@@ -277,10 +267,7 @@ def test_b056_an_engine_of_a_later_pod_is_heard_at_its_own_count_of_ranks() -> N
         async with served(options) as [(_, port)]:
             worker = structs.replace(endpoint(port), labels={"epp/first-rank": "8"})
             async with subscribed(made, worker):
-                await until(lambda: made.engines.get(worker.id), "a feed")
-                await until(
-                    lambda: made.engines.get(worker.id).confidence.connected, "a connection"
-                )
+                await until(lambda: is_connected(made, worker), "a connection")
                 await asked(port, A_TEXT)
                 await until(lambda: held(made, port, A_TEXT) == 6, "the blocks")
 
@@ -325,31 +312,3 @@ async def eventually(told: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(10):
         while not await told():
             await asyncio.sleep(0.01)
-
-
-def test_events_can_be_encrypted_and_nobody_else_is_trusted(tmp_path: Path) -> None:
-    async def run() -> None:
-        (server, server_secret), (client, client_secret) = zmq.curve_keypair(), zmq.curve_keypair()
-        files = {}
-        for name, key in (
-            ("serverKeyFile", server), ("publicKeyFile", client), ("secretKeyFile", client_secret),
-        ):  # fmt: skip
-            (tmp_path / name).write_bytes(key + b"\n")
-            files[name] = str(tmp_path / name)
-        where = context()
-        secret = {"curve_server": 1, "curve_secretkey": server_secret, "curve_publickey": server}
-        socket = opened(zmq.PUB, where, **secret)
-        port = socket.bind_to_random_port("tcp://127.0.0.1")
-        ports = {"socketPort": port, "askSources": False}
-        encrypted = producer({"kvEventsConfig": {"podDiscoveryConfig": ports, "curve": files}})
-        plain = producer({"kvEventsConfig": {"podDiscoveryConfig": ports}})
-        async with subscribed(encrypted, endpoint(1)), subscribed(plain, endpoint(1)):
-            await until(lambda: list(encrypted.engines), "a feed")
-            await until(lambda: next(iter(encrypted.engines)).confidence.connected, "a connection")
-            assert not next(iter(plain.engines)).confidence.connected
-            socket.send_multipart([b"kv@a@m", bytes(8), b"\x93\xcb" + bytes(8) + b"\x90\x00"])
-            await until(lambda: next(iter(encrypted.engines)).messages == 1, "a message")
-        socket.close(0)
-        where.term()
-
-    asyncio.run(run())

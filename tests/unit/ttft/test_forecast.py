@@ -217,3 +217,35 @@ def test_what_the_engine_says_it_computed_is_what_teaches() -> None:
     assert speed is not None
     # Half of 1,000 tokens at the prior's slope; the line goes through (500, 1.0).
     assert speed.rest == pytest.approx(1.0 - 500 * PRIOR.per_token)
+
+
+# --- what a choice among all is told -------------------------------------------------------------
+
+
+def speeds(world: World) -> list[float]:
+    found: list[float] = world.forecaster.outlook((A, B)).seen.per_token.tolist()
+    return found
+
+
+def teach_both(world: World) -> None:
+    """B is three times as slow as A."""
+    for _ in range(60):
+        for tokens in (1, 8000):
+            world.answer(tokens, 0.1 + 0.001 * tokens, A)
+            world.answer(tokens, 0.1 + 0.003 * tokens, B)
+
+
+def test_speeds_that_answers_taught_are_those_that_a_choice_is_told() -> None:
+    world = World()
+    speeds(world)
+    teach_both(world)
+    fast, slow = speeds(world)
+    assert slow / fast == pytest.approx(3.0, rel=0.15)
+
+
+def test_what_was_learned_before_anybody_chose_by_it_is_known_at_the_first_choice() -> None:
+    asked_always, asked_late = World(), World()
+    speeds(asked_always)
+    teach_both(asked_always)
+    teach_both(asked_late)
+    assert speeds(asked_late) == pytest.approx(speeds(asked_always), rel=0.05)

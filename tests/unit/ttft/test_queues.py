@@ -136,6 +136,34 @@ def test_an_endpoint_that_is_forgotten_leaves_nothing_to_the_next() -> None:
     assert np.isnan(seen.per_token[1])
 
 
+def test_what_nobody_looks_at_does_not_grow() -> None:
+    """As it is where another policy chooses: picks are noted, and only the chosen is asked for."""
+    world = World("a", "b")
+    kept = []
+    for number in range(300):
+        name = "ab"[number % 2]
+        world.scrape(name, float(number), queued=0)
+        world.queues.backlog(EndpointId(name), float(number))
+        reservation = world.send(name, f"r-{number}", now=float(number))
+        if number % 3:
+            reservation.release_tokens()
+        world.queues.queue(world.endpoints[number % 2], SPEED, float(number))
+        reservation.release()
+        world.queues.backlog(EndpointId(name), float(number))
+        kept.append(size_of(world.queues))
+    assert max(kept) == max(kept[:10])
+    for name in "ab":
+        world.queues.forget(EndpointId(name))
+    world.queues.see((), SPEED, 300.0)
+    assert world.queues._changed == []  # nothing of theirs waits to be written
+
+
+def size_of(queues: Queues) -> int:
+    """How much is remembered, in items of all its containers and of its rows' backlogs."""
+    own = sum(len(each) for each in vars(queues).values() if isinstance(each, (list, dict, set)))
+    return own + sum(len(row.backlog) for row in queues._rows.values())
+
+
 def test_a_thousand_endpoints_have_a_place_each() -> None:
     world = World(*(f"p{n}" for n in range(1000)))
     world.send("p777", "one")

@@ -13,7 +13,7 @@ from epp.clock import Clock
 from epp.disagg.strip import without_transfer
 from epp.errors import NoEndpoints
 from epp.exchange import Exchange, decoded
-from epp.formats.weight import LIGHT_BYTES
+from epp.formats.weight import HEAVY_BYTES, LIGHT_BYTES
 from epp.headers import PREFILLER
 from epp.ledger import Ledger, Reservation
 from epp.model import (
@@ -106,7 +106,7 @@ class Router:
         if self._reader is not None and len(arrival.body) > LIGHT_BYTES:
             arrival = await self._reader.read(arrival, line.formats)
         if arrival.understood is None and arrival.body:
-            arrival = without_transfer(arrival)
+            arrival = without_transfer(arrival, most=HEAVY_BYTES)
         request = line.rules.apply(line.formats.parse(arrival, self._clock.now()))
         for preparer in line.preparers:
             request = preparer.prepare(request)

@@ -55,15 +55,24 @@ def read(written: bytes, body: bytes) -> tuple[Read, bytes]:
     """Read one body as the picker would."""
     parsers, arrival = arrival_of(written, body)
     try:
-        arrival = structs.replace(arrival, body=stripped(body))
+        arrival = structs.replace(arrival, body=_stripped(body))
         request = _with_span(_formats(parsers).parse(arrival, 0.0))
         return answer(request, changed=arrival.body is not body)
     except BadRequest as error:
         return Read(refused=str(error)), b""
     except MemoryError:
-        return answer(opaque(arrival, "", 0.0, "too-large"))
+        unread = opaque(arrival, "", 0.0, "too-large")
+        return answer(unread, changed=arrival.body is not body)
     except Exception as error:  # noqa: BLE001 - the picker says so in its log
         return Read(failed=type(error).__name__), b""
+
+
+def _stripped(body: bytes) -> bytes:
+    """See `strip.stripped`; what there is no memory to look at must not go on unseen."""
+    try:
+        return stripped(body)
+    except MemoryError:
+        raise BadRequest(f"the body of {len(body)} bytes has too many parts") from None
 
 
 def _with_span(request: InferenceRequest) -> InferenceRequest:

@@ -25,6 +25,7 @@ from epp.disagg.strip import without_transfer
 from epp.errors import BadRequest
 from epp.formats import path_of
 from epp.formats.reading import opaque
+from epp.formats.weight import LIGHT_BYTES
 from epp.model import Arrival
 from epp.pipeline import Formats
 
@@ -99,7 +100,8 @@ class AsideReader:
         """See `router.Reader.read`.
 
         Raises:
-            BadRequest: the body claims to be JSON and is not.
+            BadRequest: the body claims to be JSON and is not, or may say where a KV cache is and
+                could not be looked at in time.
             RuntimeError: a parser failed.
         """
         parsers = formats.aside(arrival)
@@ -113,7 +115,7 @@ class AsideReader:
         try:
             read, data = await asyncio.wait_for(job.answer, self._waits.patience)
         except (TimeoutError, ProcessEnded):
-            arrival = without_transfer(arrival)
+            arrival = without_transfer(arrival, most=LIGHT_BYTES)
             request = opaque(arrival, path_of(arrival), now, "too-slow")
             return understood(request, b"", arrival, now)
         finally:

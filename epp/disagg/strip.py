@@ -48,44 +48,82 @@ Said = msgspec.defstruct(
 )
 """The fields of a body that are looked at."""
 _said = msgspec.json.Decoder(Said).decode
+_steps = {
+    name: msgspec.json.Decoder(msgspec.defstruct("Step", [(name, Raw, ABSENT)], gc=False)).decode
+    for path in INNER.values()
+    for name in path
+}
 _NOTHING = Said()
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def without_transfer(arrival: Arrival) -> Arrival:
+def without_transfer(arrival: Arrival, *, most: int | None = None) -> Arrival:
     """Return the arrival with a `stripped` body.
 
     Raises:
         BadRequest: as `stripped`.
     """
-    body = stripped(arrival.body)
+    body = stripped(arrival.body, most=most)
     return arrival if body is arrival.body else structs.replace(arrival, body=body)
 
 
-def stripped(body: bytes) -> bytes:
+def stripped(body: bytes, *, most: int | None = None) -> bytes:
     """Return the body without `FIELDS`; the same object if it has none.
 
+    Args:
+        body: of a request.
+        most: bytes of a body that is taken apart, or left to Python's decoder: 0.1 s a megabyte.
+            A longer one is refused if it would have to be.
+
     Raises:
-        BadRequest: it may have some, and is too deep to be looked at.
+        BadRequest: it has some, or may have, and is too long or too deep to be taken apart.
     """
+    too_long = most is not None and len(body) > most
     try:
         said = _said(without_bom(body))
     except msgspec.ValidationError:
         return body  # a list, say: no engine takes parameters from it
     except (msgspec.DecodeError, RecursionError):
-        return _as_python_reads(body)
-    if said == _NOTHING:
+        return _as_python_reads(body, too_long=too_long)
+    if said == _NOTHING or not _has_some(said):
         return body
-    found = {name for name in said.__struct_fields__ if getattr(said, name) is not ABSENT}
+    if too_long:
+        raise _too_long(body)
     fields = _fields(without_bom(body))
-    changed = bool(found & FIELDS)
-    for name in FIELDS & found:
+    for name in FIELDS & fields.keys():
         del fields[name]
-    for name in INNER.keys() & found:
-        inner = _without(fields[name], INNER[name])
-        changed |= inner is not fields[name]
-        fields[name] = inner
-    return msgspec.json.encode(fields) if changed else body
+    for name in INNER.keys() & fields.keys():
+        fields[name] = _without(fields[name], INNER[name])
+    return msgspec.json.encode(fields)
+
+
+def _too_long(body: bytes) -> BadRequest:
+    return BadRequest(
+        f"the body of {len(body)} bytes says where a KV cache is, or may, and is too long to have "
+        "that removed"
+    )
+
+
+def _has_some(said: Any) -> bool:
+    """Whether there are `FIELDS` in a body, or where engines look for them inside it."""
+    return _names_some(said) or any(
+        _leads_to_some(raw, path)
+        for name, path in INNER.items()
+        if (raw := getattr(said, name)) is not ABSENT
+    )
+
+
+def _leads_to_some(raw: Raw, path: tuple[str, ...]) -> bool:
+    try:
+        for step in path:
+            raw = getattr(_steps[step](raw), step)
+        return raw is not ABSENT and _names_some(_said(raw))
+    except msgspec.ValidationError:
+        return False  # no object
+
+
+def _names_some(said: Any) -> bool:
+    return any(getattr(said, name) is not ABSENT for name in FIELDS)
 
 
 def _without(raw: Raw, path: tuple[str, ...]) -> Raw:
@@ -106,10 +144,12 @@ def _without(raw: Raw, path: tuple[str, ...]) -> Raw:
     return Raw(msgspec.json.encode({n: v for n, v in fields.items() if n not in FIELDS}))
 
 
-def _as_python_reads(body: bytes) -> bytes:
+def _as_python_reads(body: bytes, *, too_long: bool) -> bytes:
     """Return the body without `FIELDS`, if it is an object to Python's decoder."""
     if body.lstrip(_SPACE)[:1] != b"{":
         return body
+    if too_long:
+        raise _too_long(body)
     try:
         text = body.decode(json.detect_encoding(body), "surrogatepass")
         if not (_NAMES.search(text) or _HIDDEN.search(text)):

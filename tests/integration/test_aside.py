@@ -138,6 +138,19 @@ def test_without_a_process_that_reads_the_request_still_goes_somewhere(
     run(script, *command)
 
 
+@pytest.mark.parametrize(
+    "said", [b'"kv_transfer_params":{}', b'"n":NaN,"kv_transfer_params":{}'], ids=["plain", "odd"]
+)
+def test_what_says_where_a_cache_is_does_not_go_on_unread(said: bytes) -> None:
+    body = b'{"prompt":' + json.dumps(IDS["prompt"]).encode() + b"," + said + b"}"
+
+    async def script(reader: AsideReader) -> None:
+        with pytest.raises(BadRequest, match="where a KV cache is"):
+            await read(reader, body)
+
+    run(script, "/does/not/exist")
+
+
 def test_a_process_that_does_not_answer_is_ended_in_time() -> None:
     async def script(reader: AsideReader) -> None:
         asking = asyncio.ensure_future(read(reader, json.dumps(IDS).encode()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -67,6 +68,25 @@ def test_what_clients_say_of_a_caches_way_is_removed_there_too() -> None:
     assert read.understood.body == read.body
     assert read.understood.model_span == (24, 27)
     assert read.understood == FormatSet().parse(read, 7.0)
+
+
+def without_memory(*_: Any, **__: Any) -> Any:
+    raise MemoryError
+
+
+def test_a_body_without_memory_to_clean_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "stripped", without_memory)
+    with pytest.raises(BadRequest, match="the body of 2 bytes has too many parts"):
+        through(arrival("/v1/completions", b"{}"))
+
+
+def test_a_body_without_memory_to_read_it_is_routed_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_with_span", without_memory)
+    body = b'{"prompt":"abc","kv_transfer_params":{},"model":"m"}'
+    read = through(arrival("/v1/completions", body))
+    assert read.understood is not None
+    assert read.understood.unread == "too-large"
+    assert read.body == read.understood.body == b'{"prompt":"abc","model":"m"}'
 
 
 def test_a_path_may_hold_any_bytes() -> None:

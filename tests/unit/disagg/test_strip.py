@@ -86,3 +86,22 @@ def test_a_body_too_deep_to_be_looked_at_is_refused_if_it_may_hide_something() -
 def test_clients_cannot_name_endpoints_of_other_stages_by_header() -> None:
     named = {headers.PREFILLER, headers.ENCODERS, headers.DATA_PARALLEL, headers.KV_SOURCE}
     assert named <= headers.CONTROL
+
+
+@pytest.mark.parametrize("body", LEFT)
+def test_a_long_body_that_says_nothing_of_it_is_left_as_it_is(body: bytes) -> None:
+    spaces = b" " * 100
+    if body.startswith((b'{"a":NaN', b'{"kv_transfer_params":', b"{\xff")):
+        with pytest.raises(BadRequest, match="too long"):  # only a slow look could tell
+            stripped(body + spaces, most=100)
+    else:
+        assert stripped(body + spaces, most=100) == body + spaces
+
+
+@pytest.mark.parametrize("body", HIDDEN)
+def test_a_body_too_long_to_be_taken_apart_is_refused_if_it_says_where_a_cache_is(
+    body: bytes,
+) -> None:
+    assert stripped(body, most=len(body)) == stripped(body)
+    with pytest.raises(BadRequest, match=f"the body of {len(body)} bytes"):
+        stripped(body, most=len(body) - 1)

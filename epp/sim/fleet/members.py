@@ -35,14 +35,13 @@ class Members:
         fail: Callable[[str], None],
         seed: int,
     ) -> None:
-        self.pods: list[Pod] = []  #: that serve, draining ones included
+        self.pods: dict[EndpointId, Pod] = {}  #: that serve, draining ones included
         self._scenario = scenario
         self._timeline = timeline
         self._replicas = replicas
         self._tell = tell
         self._fail = fail
         self._seed = seed
-        self._by_id: dict[EndpointId, Pod] = {}
         self._made = 0
         self._configs = configs
         self.block_tokens = configs[0].block_tokens  #: the same everywhere
@@ -59,10 +58,6 @@ class Members:
                 self._join(group)
         for change in self._scenario.changes:
             self._timeline.at(change.at, self._change, change)
-
-    def get(self, endpoint_id: EndpointId) -> Pod | None:
-        """Return the engine of that id, if there is one."""
-        return self._by_id.get(endpoint_id)
 
     def emptied(self, pod: Pod) -> None:
         """A request there is over: one that drains leaves with its last."""
@@ -120,7 +115,7 @@ class Members:
         self._timeline.at(self._timeline.now() + pods.start_seconds, what)
 
     def _staying(self) -> list[Pod]:
-        return [pod for pod in self.pods if pod.alive and not pod.draining]
+        return [pod for pod in self.pods.values() if pod.alive and not pod.draining]
 
     def _join(self, group: int) -> None:
         pod = Pod(
@@ -129,8 +124,7 @@ class Members:
         )  # fmt: skip
         pod.group = group
         self._made += 1
-        self.pods.append(pod)
-        self._by_id[pod.endpoint_id] = pod
+        self.pods[pod.endpoint_id] = pod
         for replica in self._replicas:
             replica.join(pod)
 
@@ -141,9 +135,8 @@ class Members:
         self.emptied(pod)
 
     def _leave(self, pod: Pod) -> None:
-        if self._by_id.pop(pod.endpoint_id, None) is None:
+        if self.pods.pop(pod.endpoint_id, None) is None:
             return
-        self.pods.remove(pod)
         for replica in self._replicas:
             replica.leave(pod)
 

@@ -119,7 +119,7 @@ class World:
 
     def engines(self) -> Mapping[EndpointId, Pod]:
         """Return the engines as they really are, for policies that may know it."""
-        return {pod.endpoint_id: pod for pod in self.members.pods}
+        return self.members.pods
 
     def asked(self, request_id: str) -> Request:
         """Return what an engine is asked by a request under way."""
@@ -203,7 +203,7 @@ class World:
             result.end(Ended.ABANDONED)  # its client left while it waited
             return
         chosen = result.pick.endpoints[0]
-        pod = self.members.get(chosen.id)
+        pod = self.members.pods.get(chosen.id)
         story = opened.story
         match = result.request.match()
         if match is not None:
@@ -318,7 +318,7 @@ class World:
 
     def _sample(self) -> None:
         """Note how the fleet is, once a second."""
-        pods = [pod for pod in self.members.pods if pod.alive]
+        pods = [pod for pod in self.members.pods.values() if pod.alive]
         now = self.timeline.now()
         self._moments.append(
             Moment(

@@ -9,7 +9,7 @@ from epp.sim.fleet.story import Outcome
 from epp.sim.report.drawing import Line, Plot, drawn
 from epp.sim.report.figures import Summary
 from epp.sim.report.seeds import Difference
-from epp.sim.report.tables import in_words
+from epp.sim.report.tables import DIFFERENCE, difference_of, seen_of
 
 POINTS = 200  #: of a line, at most
 
@@ -81,27 +81,7 @@ def _plot(plot: Plot) -> str:
 
 
 def _seen(found: Sequence[Summary]) -> str:
-    rows = []
-    for run in found:
-        each = run.all
-        ttft = (
-            [in_words(v) for v in (each.ttft.p50, each.ttft.p90, each.ttft.p99)]
-            if each.ttft
-            else ["-"] * 3
-        )
-        rows.append(
-            [
-                run.policy,
-                run.seed,
-                each.requests,
-                *ttft,
-                in_words(each.tpot.p50) if each.tpot else "-",
-                in_words(each.e2e.p90) if each.e2e else "-",
-                f"{each.goodput:.3f}",
-                each.shed,
-                each.failed,
-            ]
-        )
+    rows = [[run.policy, run.seed, *seen_of(run.all)] for run in found]
     heads = "policy,seed,requests,TTFT p50,p90,p99,TPOT p50,E2E p90,goodput,shed,failed"
     return "<h2>What clients saw</h2>" + _table(heads.split(","), rows)
 
@@ -124,16 +104,8 @@ def _spread(found: Sequence[Summary]) -> str:
 def _differences(differences: Sequence[Difference]) -> str:
     if not differences:
         return ""
-    rows = [
-        [
-            each.name, f"{each.one.mean:.4g}", f"{each.other.mean:.4g}", f"{each.change.mean:+.3g}",
-            f"{each.change.low:+.3g} to {each.change.high:+.3g}",
-            "clear" if each.is_clear else "may be chance",
-        ]
-        for each in differences
-    ]  # fmt: skip
-    heads = ["figure", "first", "second", "change", "95 % interval", ""]
-    return "<h2>The second scenario against the first</h2>" + _table(heads, rows)
+    rows = [difference_of(each) for each in differences]
+    return "<h2>The second scenario against the first</h2>" + _table(DIFFERENCE, rows)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

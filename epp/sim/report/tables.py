@@ -21,6 +21,10 @@ _MEANS = (
 )
 
 
+DIFFERENCE = ("figure", "first", "second", "change", "95 % interval", "")
+"""Columns of a comparison."""
+
+
 def tables_of(found: Sequence[Summary]) -> tuple[Table, Table]:
     """Return what clients saw and how requests were spread; classes where there are several."""
     seen = _table(
@@ -30,10 +34,10 @@ def tables_of(found: Sequence[Summary]) -> tuple[Table, Table]:
         "hit rate", "ideal", "one LRU", "regret", "imbalance", "herd", "flaps", "preempted"
     )
     for each in found:
-        seen.add_row(each.policy, str(each.seed), "all", *_seen(each.all))
+        seen.add_row(each.policy, str(each.seed), "all", *seen_of(each.all))
         spread.add_row(each.policy, str(each.seed), "all", *_spread(each.all, each.routing))
         for name, figures in each.classes.items() if len(each.classes) > 1 else ():
-            seen.add_row("", "", name, *_seen(figures))
+            seen.add_row("", "", name, *seen_of(figures))
             spread.add_row("", "", name, *_spread(figures, None))
     return seen, spread
 
@@ -56,19 +60,24 @@ def means_of(named: Sequence[tuple[str, Mapping[str, Interval]]]) -> Table:
 def differences_of(differences: Sequence[Difference]) -> Table:
     """Return what two scenarios differ in."""
     table = Table(box=None, pad_edge=False)
-    for name in ("figure", "first", "second", "change", "95 % interval", ""):
+    for name in DIFFERENCE:
         table.add_column(name, justify="left" if name in ("figure", "") else "right", no_wrap=True)
     for each in differences:
-        several = len(each.change.values) > 1
-        table.add_row(
-            each.name,
-            f"{each.one.mean:.4g}",
-            f"{each.other.mean:.4g}",
-            f"{each.change.mean:+.3g}",
-            f"{each.change.low:+.3g} to {each.change.high:+.3g}" if several else "one seed",
-            "clear" if each.is_clear else "may be chance",
-        )
+        table.add_row(*difference_of(each))
     return table
+
+
+def difference_of(each: Difference) -> Sequence[str]:
+    """Return the cells of a difference, as `DIFFERENCE` names them."""
+    several = len(each.change.values) > 1
+    return (
+        each.name,
+        f"{each.one.mean:.4g}",
+        f"{each.other.mean:.4g}",
+        f"{each.change.mean:+.3g}",
+        f"{each.change.low:+.3g} to {each.change.high:+.3g}" if several else "one seed",
+        "clear" if each.is_clear else "may be chance",
+    )
 
 
 def _table(*columns: str) -> Table:
@@ -80,13 +89,14 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _seen(figures: Figures) -> list[str]:
+def seen_of(figures: Figures) -> Sequence[str]:
+    """Return the cells of what clients saw: requests, TTFT, TPOT, E2E and how many were answered."""
     ttft, tpot, e2e = figures.ttft, figures.tpot, figures.e2e
     return [
         str(figures.requests),
-        *([in_words(each) for each in (ttft.p50, ttft.p90, ttft.p99)] if ttft else ["-"] * 3),
-        in_words(tpot.p50) if tpot else "-",
-        in_words(e2e.p90) if e2e else "-",
+        *([_in_words(each) for each in (ttft.p50, ttft.p90, ttft.p99)] if ttft else ["-"] * 3),
+        _in_words(tpot.p50) if tpot else "-",
+        _in_words(e2e.p90) if e2e else "-",
         f"{figures.goodput:.3f}",
         str(figures.shed),
         str(figures.failed),
@@ -107,6 +117,5 @@ def _spread(figures: Figures, routing: Routing | None) -> list[str]:
     ]
 
 
-def in_words(seconds: float) -> str:
-    """Return seconds with their unit."""
+def _in_words(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"

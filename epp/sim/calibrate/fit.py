@@ -110,7 +110,7 @@ def corrected(
 def quality(scenario: Scenario, demand: Demand) -> Quality:
     """Simulate, and say how far that is from what was measured."""
     outcome = run(scenario, demand=demand)
-    simulated = {int(story.id.split("-")[0]): story for story in outcome.stories}
+    simulated = {story.talk: story for story in outcome.stories}
     records = demand.trace.records
     pairs = [
         (record, simulated[i])

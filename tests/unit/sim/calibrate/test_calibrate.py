@@ -31,7 +31,7 @@ def measured(factors: tuple[float, float, float, float], count: int = 40) -> Tra
     """What engines with these numbers would have been measured to do."""
     asked = demand_measured(trace(count))
     outcome = run(corrected(SCENARIO, *factors), demand=asked)
-    by_id = {int(story.id.split("-")[0]): story for story in outcome.stories}
+    by_id = {story.talk: story for story in outcome.stories}
     records = tuple(
         msgspec.structs.replace(record, ttft=by_id[i].ttft, duration=by_id[i].duration)
         for i, record in enumerate(asked.trace.records)

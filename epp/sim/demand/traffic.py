@@ -39,7 +39,7 @@ def demand_of(traffic: Traffic, seed: int) -> Demand:
         TraceError: there is no such trace or model.
     """
     if traffic.files:
-        trace = _read(traffic.files, traffic.format)
+        trace = traced(traffic)
     else:
         model = preset(traffic.preset) if traffic.preset else read_model(traffic.model)
         trace = synthesize(model, Wanted(seconds=traffic.seconds, seed=seed, finish=True))
@@ -77,6 +77,15 @@ def hurried(at: float, bursts: Sequence[Burst]) -> float:
             return now + (at - passed) / burst.times
         now, passed = now + burst.seconds, passed + burst.seconds * burst.times
     return now + at - passed
+
+
+def traced(traffic: Traffic) -> Trace:
+    """Return the trace in the files that ``traffic`` names; those read last are kept.
+
+    Raises:
+        TraceError: they cannot be read.
+    """
+    return _read(traffic.files, traffic.format)
 
 
 @lru_cache(4)

@@ -14,10 +14,9 @@ from rich.progress import track
 from epp.sim.fleet.run import run
 from epp.sim.report.figures import summarize
 from epp.sim.study.cells import Cell, Traces, cells, demand_for
-from epp.sim.study.page import Result, page_of
+from epp.sim.study.page import DEFAULT, OURS, Result, page_of
 
-OURS = "best"
-RIVALS = ("llm-d-2-2-3", "llm-d-sticky", "lmetric", "greedy", "session-hash")
+RIVALS = (DEFAULT, "llm-d-sticky", "lmetric", "greedy", "session-hash")
 ONE_INDEX = frozenset({"session-hash"})  #: policies that look nothing up
 
 

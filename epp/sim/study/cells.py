@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
-from epp.sim.demand.traffic import Demand, demand_from, demand_of
+from epp.sim.demand.traffic import Demand, demand_from, demand_of, traced
 from epp.sim.fleet.scenario import Events, Pickers, Pods, Rollout, Scenario, Traffic
-from epp.traffic.files import Reading, read_trace
 from epp.traffic.trace import Trace
 
 PROFILE = "qwen3-32b-h200-tp2"
@@ -58,17 +56,12 @@ def demand_for(cell: Cell, seed: int) -> Demand:
     traffic = cell.scenario.traffic
     if not traffic.files:
         return demand_of(traffic, seed)
-    trace = _whole(traffic.files[0])
+    trace = traced(traffic)
     half = len(trace.records) // 2
     records = trace.records[half : half + traffic.requests]
     begins = records[0].at
     moved = tuple(msgspec.structs.replace(each, at=each.at - begins) for each in records)
     return demand_from(Trace(moved, trace.block_tokens), traffic, seed)
-
-
-@lru_cache(maxsize=2)
-def _whole(path: str) -> Trace:
-    return read_trace((path,), Reading(format="auto"))
 
 
 def _replicas(trace: str, requests: int) -> list[Cell]:

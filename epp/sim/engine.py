@@ -270,10 +270,12 @@ class Engine:
         self.totals.preemptions += 1
         self._waiting.appendleft(sequence)
 
-    def _cost(self) -> float:
-        """Seconds that the planned step takes."""
-        decodes = context = prefill = 0
-        attention = 0.0
+    def _cost(self, decodes: int = 0, context: int = 0) -> float:
+        """Seconds that the planned step takes, with ``decodes`` sequences beside those of the batch.
+
+        Those have ``context`` tokens together.
+        """
+        prefill, attention = 0, 0.0
         for sequence in self._batch:
             if sequence.share == 1 and sequence.emitted:
                 decodes += 1

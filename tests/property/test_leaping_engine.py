@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from epp.sim.engine import Engine
@@ -84,6 +84,13 @@ def story(each: Finished) -> tuple[str, int, int, int]:
 
 @settings(max_examples=60, deadline=None)
 @given(requests, st.integers(30, 90), st.integers(1, 8), st.integers(8, 64))
+@example(
+    # One that was preempted has a single token left to compute again: that costs as decoding does.
+    drawn=[*[(0.0, 1, 0, 0)] * 9, (0.0, 1, 29, 0), (0.0, 33, 25, 0), (0.0, 1, 25, 0)],
+    room=30,
+    seqs=3,
+    budget=8,
+)
 def test_leaping_changes_no_request_and_no_moment(
     drawn: list[tuple[float, int, int, int]], room: int, seqs: int, budget: int
 ):

@@ -82,7 +82,7 @@ class LeapingEngine(Engine):
         self._admit(budget, at)
         if not size and not self._batch:
             return None
-        seconds = self._seconds(size)
+        seconds = self._cost(size, self._context)
         steps = 1 if self._batch or self.config.jitter else self._foreseeable(size)
         growth = size * self.config.timing.per_context
         self._plan = _Plan(at, steps, seconds, growth)
@@ -183,17 +183,6 @@ class LeapingEngine(Engine):
             self._batch_up(sequence, share)
             budget -= share
         return budget
-
-    def _seconds(self, size: int) -> float:
-        """Seconds of a step of ``size`` decoding sequences and the chunks of the batch."""
-        prefill, attention = 0, 0.0
-        for sequence in self._batch:
-            prefill += sequence.share
-            attention += sequence.share * (sequence.computed + sequence.share / 2)
-        seconds = self.config.timing.step_seconds(
-            decodes=size, context=self._context, prefill=prefill, attention=attention
-        )
-        return self._jittered(seconds)
 
     def _foreseeable(self, size: int) -> int:
         """Steps until a sequence ends, or until blocks may run out."""

@@ -249,3 +249,22 @@ def test_what_was_learned_before_anybody_chose_by_it_is_known_at_the_first_choic
     teach_both(asked_always)
     teach_both(asked_late)
     assert speeds(asked_late) == pytest.approx(speeds(asked_always), rel=0.05)
+
+
+def test_a_speed_stays_as_learned_while_others_alone_are_asked() -> None:
+    """It is kept relative to that of all, which moves with every answer of the others."""
+    world = World()
+    speeds(world)
+    teach_both(world)
+    for _ in range(200):
+        world.answer(1, 0.103, B)
+        world.answer(8000, 24.1, B)
+    assert speeds(world)[0] == pytest.approx(0.001, rel=0.1)
+
+
+def test_how_long_answers_take_after_their_first_byte_is_followed() -> None:
+    world = World()
+    for _ in range(200):
+        first = world.clock.now() + 0.5
+        world.answer(1000, 2.5, first_byte_at=first)
+    assert world.forecaster.outlook((A,)).stay == pytest.approx(2.0, abs=0.01)

@@ -136,6 +136,20 @@ def test_an_endpoint_that_is_forgotten_leaves_nothing_to_the_next() -> None:
     assert np.isnan(seen.per_token[1])
 
 
+def test_those_that_come_take_the_places_of_those_that_went_and_of_nobody_else() -> None:
+    world = World("a", "b")
+    for number in range(50):
+        world.queues.forget(world.endpoints[0].id)
+        stays, comes = world.endpoints[1], build.endpoint(f"p{number}")
+        world.endpoints = (stays, comes)
+        world.see(float(number))
+        world.send(stays.name, f"r-{number}", now=float(number)).release()
+        world.send(comes.name, f"s-{number}", now=float(number))
+        assert world.queue(float(number)) == [1000 * (number > 0), 1000]
+        world.ledger.forget(stays.id)
+    assert world.queues._facts.shape[1] == 16  # as at the beginning
+
+
 def test_what_nobody_looks_at_does_not_grow() -> None:
     """As it is where another policy chooses: picks are noted, and only the chosen is asked for."""
     world = World("a", "b")

@@ -207,3 +207,23 @@ def test_the_owner_is_asked_although_nobody_is_known_to_hold_the_prompt() -> Non
         scores = world.scorer.score(asked(session="one"), world.endpoints)
         chosen.add(scores.index(1.0))
     assert len(chosen) == 1
+
+
+def test_an_owner_costs_less_by_the_share_that_it_is_hoped_to_hold() -> None:
+    pods = (pod("a"), pod("b"))
+    plain, hoped = (
+        seconds(asked(session="one"), *pods, hope=hope, cache_price=0.0, crowd_price=0.0)
+        for hope in (0.0, 0.5)
+    )
+    # By the prior, 1/16,000 s a token; 2,600 tokens weigh 1.0455 each.
+    saved = sorted(before - after for before, after in zip(plain, hoped, strict=True))
+    assert saved == pytest.approx([0.0, 0.5 * 2600 * 1.0455 / 16_000])
+
+
+def test_who_sends_all_there_is_hopes_for_nothing_that_others_sent() -> None:
+    pods = (pod("a"), pod("b"))
+    learned, none = (seconds(asked(session="one"), *pods, hope=hope) for hope in (None, 0.0))
+    assert learned == pytest.approx(none)
+    others = (pod("a", queued=4, running=8), pod("b", queued=4, running=8))  # none of them ours
+    learned, none = (seconds(asked(session="one"), *others, hope=hope) for hope in (None, 0.0))
+    assert min(learned) < min(none) - 0.01

@@ -12,6 +12,7 @@ import yaml
 from epp import cli
 from epp.sim.report.drawing import Line, Plot, drawn
 from epp.sim.report.seeds import compared, interval, over_seeds
+from epp.sim.report.tables import difference_of
 from tests.unit.sim.report.test_figures import Goals, Outcome, story, summarize
 
 SCENARIO = """\
@@ -40,6 +41,12 @@ def test_differences_are_taken_seed_by_seed():
     assert change.change.mean == pytest.approx(0.31 / 3)
     assert change.is_clear  # though seeds differ by far more than the scenarios
     assert not {each.name: each for each in compared(one[:1], other[:1])}["ttft_p50"].is_clear
+
+
+def test_one_seed_has_no_interval():
+    one, two = ([summary(seed, ttft) for seed in (1, 2)] for ttft in (1.0, 1.5))
+    assert difference_of(compared(one[:1], two[:1])[0])[4] == "one seed"
+    assert difference_of(compared(one, two)[0])[4] == "+0.5 to +0.5"
 
 
 def test_runs_of_other_seeds_are_not_compared():

@@ -255,6 +255,23 @@ def test_b134_sglangs_legs_run_at_once_and_a_failed_one_ends_the_other() -> None
     asyncio.run(main())
 
 
+def test_a_request_that_is_wrong_lets_no_endpoint_rest_whose_leg_runs_beside_it() -> None:
+    async def main() -> None:
+        async with both() as (asked, case):
+            for _ in range(2):
+                exchange = await case.route()
+                assert exchange.leg is not None
+                assert exchange.leg.endpoint == case.endpoints["p0"]
+                aborted = len(asked["/abort_request"])
+                asked["go"].append(400)
+                await until(lambda count=aborted: len(asked["/abort_request"]) > count)
+                exchange.end(Outcome.COMPLETED)
+                await until(lambda: case.idle)
+            assert case.client.counts == {"refused": 2}
+
+    asyncio.run(main())
+
+
 @contextlib.asynccontextmanager
 async def both() -> AsyncIterator[tuple[dict[str, list[Any]], Case]]:
     """A server that is both engines: its prefills are answered once ``go`` says with what."""

@@ -137,8 +137,7 @@ class PrefillClient:
             except LegFailed as error:
                 failure = error
             reason = failure.reason
-            if failure.blame:
-                self._health.bad(endpoint.id, self._clock.now())
+            self._note(endpoint, failure)
             if not failure.again:
                 break
         return self._alone(request, reason, began=began, asked=asked)
@@ -214,7 +213,7 @@ class PrefillClient:
             self.counts["abandoned"] += 1
         except LegFailed as failure:
             self.counts[failure.reason] += 1
-            self._health.bad(endpoint.id, self._clock.now())
+            self._note(endpoint, failure)
             told = self._connector.abort(transfer)
             if told is not None:
                 await self._http.abort(this.pick.endpoints[0], told)
@@ -228,6 +227,10 @@ class PrefillClient:
             return self._connector.decode_body(request.body, answer.body, transfer)
         except BadAnswer:
             raise LegFailed("malformed") from None
+
+    def _note(self, endpoint: Endpoint, failure: LegFailed) -> None:
+        if failure.blame:
+            self._health.bad(endpoint.id, self._clock.now())
 
     def _done(self, endpoint: Endpoint, this: _Try) -> PrefillLeg:
         self._health.good(endpoint.id)

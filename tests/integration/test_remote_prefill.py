@@ -16,7 +16,17 @@ from epp import headers
 from epp.local.fleet import free_port
 from epp.model import EndpointId, Outcome
 from tests.support.engine import EngineServer
-from tests.support.remote_prefill import BODY, PREFILL, Case, decoded, endpoint, until, with_case
+from tests.support.remote_prefill import (
+    BODY,
+    PATH,
+    PREFILL,
+    Case,
+    decoded,
+    endpoint,
+    until,
+    with_case,
+)
+from tests.support.sidecar import recording
 
 Engines = list[EngineServer]
 
@@ -299,6 +309,43 @@ async def both() -> AsyncIterator[tuple[dict[str, list[Any]], Case]]:
     finally:
         await case.client.close()
         await runner.cleanup()
+
+
+def test_mooncakes_engine_is_asked_who_it_is_once_until_it_restarts() -> None:
+    async def main() -> None:
+        async def tells(request: web.Request) -> web.StreamResponse:
+            told = {"0": {"engine_id": f"e-{len(server.seen)}"}} if request.path == "/query" else {}
+            return web.json_response(told)
+
+        async with recording(tells) as server:
+            known = [endpoint("d", server.port, "decode"), endpoint("p0", server.port, "prefill")]
+            case = Case(known, connector="mooncake", bootstrapPort=server.port)
+            ids = []
+            for _ in range(3):
+                exchange = await case.route()
+                params = json.loads(exchange.request.body)["kv_transfer_params"]
+                ids.append(params["remote_engine_id"])
+                exchange.end(Outcome.COMPLETED)
+                if len(ids) == 2:
+                    case.client.forget(EndpointId("p0"))
+            assert [path for path, _, _ in server.seen] == [
+                "/query", PATH, PATH, "/query", PATH
+            ]  # fmt: skip
+            assert ids[0] == ids[1] != ids[2]
+            await case.client.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_known_of_endpoints_ends_with_them() -> None:
+    async def use(case: Case, engines: Engines) -> None:
+        for number in range(5):
+            case.pool.put(endpoint(f"gone{number}", free_port(), "prefill"))
+            case.pool.remove(EndpointId(f"gone{number}"))
+        (await case.route()).end(Outcome.COMPLETED)
+        assert case.client._lives.keys() == {EndpointId("p0")}
+
+    with_case(use)
 
 
 def test_sixty_requests_through_every_fault_leave_nothing_behind() -> None:

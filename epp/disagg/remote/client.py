@@ -72,8 +72,7 @@ class PrefillClient:
         self._timeout = parse_duration(params.timeout)
         self._lease = parse_duration(params.lease)
         self._health = Health()
-        self._engine_ids: dict[EndpointId, str] = {}
-        self._starts: Counter[EndpointId] = Counter()  # how often each was forgotten
+        self._lives: dict[EndpointId, _Life] = {}
         self._beside: set[asyncio.Task[None]] = set()
         self._closing = False
         self._http = Http(
@@ -96,8 +95,7 @@ class PrefillClient:
 
     def forget(self, endpoint_id: EndpointId) -> None:
         """See `plugin.PoolWatcher.forget`: what it answered before is worth nothing."""
-        self._starts[endpoint_id] += 1
-        self._engine_ids.pop(endpoint_id, None)
+        self._lives.pop(endpoint_id, None)
         self._health.forget(endpoint_id)
 
     def dump_state(self) -> Mapping[str, Any]:
@@ -149,12 +147,12 @@ class PrefillClient:
         sent = Sent(self._connector.prefill_body(request.body, transfer), transfer)
         if self._connector.mode is Mode.BOTH_AT_ONCE:
             return await self._both(request, endpoint, sent, this)
-        starts = self._starts[endpoint.id]
+        life = self._life(endpoint)
         answer = await self._http.prefill(endpoint, request, sent)
         body = self._spliced(request, answer, transfer)
         if self._clock.now() - answer.at >= self._lease:
             raise LegFailed("lease-expired", again=False, blame=False)
-        if self._starts[endpoint.id] != starts:
+        if self._life(endpoint) is not life:
             raise LegFailed("restarted", blame=False)
         return plugin.Prefilled(body, self._done(endpoint, this))
 
@@ -163,15 +161,15 @@ class PrefillClient:
         transfer = Transfer(made, request.path, endpoint.host, port)
         if not self._connector.asks_engine_id:
             return transfer
-        known = self._engine_ids.get(endpoint.id)
-        if not known:
-            starts = self._starts[endpoint.id]
-            known = await self._http.engine_id(transfer, endpoint.rank)
-            if known and self._starts[endpoint.id] == starts:
-                self._engine_ids[endpoint.id] = known
+        life = self._life(endpoint)
+        known = life.engine_id or await self._http.engine_id(transfer, endpoint.rank)
         if not known:
             raise LegFailed("no-engine-id")
+        life.engine_id = known
         return Transfer(made, request.path, endpoint.host, port, known)
+
+    def _life(self, endpoint: Endpoint) -> _Life:
+        return self._lives.setdefault(endpoint.id, _Life())
 
     async def _both(
         self, request: InferenceRequest, endpoint: Endpoint, sent: Sent, this: _Try
@@ -253,6 +251,15 @@ class PrefillClient:
             return self._timeout
         left = int(asked[:9]) / 1000 - (now - request.arrived_at)
         return min(self._timeout, max(left, 0.0))
+
+
+class _Life:
+    """An endpoint from one `PrefillClient.forget` to the next: the same process, as far as known."""
+
+    __slots__ = ("engine_id",)
+
+    def __init__(self) -> None:
+        self.engine_id = ""  #: "" until it was asked for
 
 
 class _Try:

@@ -8,14 +8,12 @@ from itertools import product
 from operator import itemgetter
 from typing import Annotated, Any, ClassVar
 
-import msgspec
 from msgspec import Meta
 
 from epp import plugin
 from epp.disagg.pairs.price import Moving, Place, alone, together
-from epp.errors import Saturated
 from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Pick
-from epp.schedule.handlers.disagg import WHOLE, disaggregated
+from epp.schedule.handlers.disagg import disaggregated, has_stages, ran_near, waits_too_long
 from epp.schedule.topology import nearness
 from epp.ttft.forecast import Forecaster
 
@@ -71,9 +69,9 @@ class PairProfileHandler:
         decodes = _best(result, params.top)
         why = self._why_not(request, decodes[0])
         if not why:
-            prefills = self._prefills(request, profiles, decodes[0])
-            if prefills:
-                return self._cheapest(request, decodes, prefills)
+            found = ran_near(params.prefill_profile, request, profiles, peer=decodes[0])
+            if found is not None:
+                return self._cheapest(request, decodes, _best(found, params.top))
             why = "no-endpoint"
         return self._pick(result.chosen, (), why)
 
@@ -102,27 +100,14 @@ class PairProfileHandler:
         return {"moving": self._moving.told(), "partners": len(self._partner)}
 
     def _why_not(self, request: InferenceRequest, decode: Endpoint) -> str:
-        params, load = self._params, decode.load
-        if request.format in WHOLE or not request.computed:
+        params = self._params
+        if not has_stages(request):
             return "format"
         if request.uncached_tokens(decode.id) < params.least_tokens:
             return "short"
-        queued = None if load is None else load.queued
-        if params.max_decode_queue is not None and (queued or 0.0) >= params.max_decode_queue:
+        if waits_too_long(decode, params.max_decode_queue):
             return "decode-queue"
         return ""
-
-    def _prefills(
-        self, request: InferenceRequest, profiles: plugin.Profiles, peer: Endpoint
-    ) -> list[Endpoint]:
-        name = self._params.prefill_profile
-        if name not in profiles.names:
-            return []
-        try:
-            result = profiles.run(name, msgspec.structs.replace(request, peer=peer))
-        except Saturated:
-            return []
-        return _best(result, self._params.top)
 
     def _cheapest(
         self, request: InferenceRequest, decodes: list[Endpoint], prefills: list[Endpoint]
@@ -165,8 +150,7 @@ class PairProfileHandler:
         return all(one == other for one, other in pairs)
 
     def _pick(self, decode: tuple[Endpoint, ...], prefill: Sequence[Endpoint], why: str) -> Pick:
-        pick = disaggregated(decode, prefill, (), profile=self._params.decode_profile)
-        return msgspec.structs.replace(pick, stages=why)
+        return disaggregated(decode, prefill, (), profile=self._params.decode_profile, why=why)
 
 
 def _best(result: plugin.ProfileResult, count: int) -> list[Endpoint]:

@@ -116,7 +116,7 @@ class DisaggProfileHandler:
         if self._prefill_first:
             return self._handle_prefill_first(request, profiles)
         decode = profiles.run(self._profiles.decode, request).chosen
-        if self._too_long_a_queue(decode[0]):
+        if waits_too_long(decode[0], self._max_decode_queue):
             return self._pick(decode, (), (), "decode-queue")
         encode: Sequence[Endpoint] = ()
         if says_yes(self._encode_decider, request, decode[0]):
@@ -134,18 +134,9 @@ class DisaggProfileHandler:
             encode = elsewhere(self._profiles.encode, request, profiles, peer=peer)
         near = msgspec.structs.replace(request, peer=peer)
         decode = profiles.run(self._profiles.decode, near).chosen
-        if self._too_long_a_queue(decode[0]):
+        if waits_too_long(decode[0], self._max_decode_queue):
             return self._pick(decode, (), (), "decode-queue")
         return self._pick(decode, prefill, encode, "order" if prefill else "no-endpoint")
-
-    def _too_long_a_queue(self, decode: Endpoint) -> bool:
-        load, limit = decode.load, self._max_decode_queue
-        return (
-            limit is not None
-            and load is not None
-            and load.queued is not None
-            and load.queued >= limit
-        )
 
     def _pick(
         self,
@@ -155,8 +146,7 @@ class DisaggProfileHandler:
         why: str,
     ) -> Pick:
         name, fallbacks = self._profiles.decode, self._fallbacks
-        pick = disaggregated(decode, prefill, encode, profile=name, fallbacks=fallbacks)
-        return msgspec.structs.replace(pick, stages=why)
+        return disaggregated(decode, prefill, encode, profile=name, fallbacks=fallbacks, why=why)
 
     def _prefill(
         self, request: InferenceRequest, profiles: plugin.Profiles, peer: Endpoint | None
@@ -216,6 +206,14 @@ def says_yes(who: plugin.Decider | None, request: InferenceRequest, endpoint: En
     return who is not None and who.disaggregate(request, endpoint)
 
 
+def waits_too_long(decode: Endpoint, limit: float | None) -> bool:
+    """Say if so many requests wait there, as last told, that a cache would not be read in time."""
+    load = decode.load
+    return (
+        limit is not None and load is not None and load.queued is not None and load.queued >= limit
+    )
+
+
 def elsewhere(
     profile: str,
     request: InferenceRequest,
@@ -230,11 +228,8 @@ def elsewhere(
         What it chose, and the ``spare`` next by score; () if it is not configured, finds no
         endpoint, or the request has no stages.
     """
-    if profile not in profiles.names or request.format in WHOLE or not request.computed:
-        return ()
-    try:
-        result = profiles.run(profile, msgspec.structs.replace(request, peer=peer))
-    except Saturated:
+    result = ran_near(profile, request, profiles, peer=peer) if has_stages(request) else None
+    if result is None:
         return ()
     if not spare:
         return result.chosen
@@ -244,6 +239,23 @@ def elsewhere(
     return (*result.chosen, *others[:spare])
 
 
+def has_stages(request: InferenceRequest) -> bool:
+    """Say if a part of the request can be done elsewhere."""
+    return request.computed and request.format not in WHOLE
+
+
+def ran_near(
+    profile: str, request: InferenceRequest, profiles: plugin.Profiles, *, peer: Endpoint | None
+) -> plugin.ProfileResult | None:
+    """Run the profile of another stage; None if it is not configured, or finds no endpoint."""
+    if profile not in profiles.names:
+        return None
+    try:
+        return profiles.run(profile, msgspec.structs.replace(request, peer=peer))
+    except Saturated:
+        return None
+
+
 def disaggregated(
     decode: tuple[Endpoint, ...],
     prefill: Sequence[Endpoint],
@@ -251,6 +263,7 @@ def disaggregated(
     *,
     profile: str,
     fallbacks: int = 0,
+    why: str = "",
 ) -> Pick:
     """The pick that sends a request to ``decode`` and names the others in headers.
 
@@ -275,4 +288,5 @@ def disaggregated(
         prefill_next=others,
         encode=encoders,
         profile=profile,
+        stages=why,
     )

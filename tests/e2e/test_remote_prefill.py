@@ -12,6 +12,7 @@ import pytest
 from epp.local.processes import epp
 from epp.sim import tokenizer
 from tests.support import http1
+from tests.support.engine import expected
 from tests.support.leaving import soon
 from tests.support.process import Process, eventually
 from tests.support.split_stack import CONFIG, PATH, SplitStack
@@ -44,10 +45,6 @@ class RemoteStack(SplitStack):
             f"--config-file={self.folder / 'picker.yaml'}" if "--config-file=" in each else each
             for each in super()._serve(more)
         ]
-
-
-def expected(prompt: str, tokens: int) -> str:
-    return tokenizer.decode(tokenizer.answer(tokenizer.encode(prompt.encode()), tokens))
 
 
 def test_a_picker_without_sidecars_splits_long_prompts_and_fails_safe(tmp_path: Path) -> None:

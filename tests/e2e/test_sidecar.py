@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 from epp.sim import tokenizer
+from tests.support.engine import expected
 from tests.support.split_stack import SplitStack
 
 pytestmark = pytest.mark.e2e
-
-
-def expected(prompt: str, tokens: int) -> str:
-    return tokenizer.decode(tokenizer.answer(tokenizer.encode(prompt.encode()), tokens))
 
 
 def test_long_prompts_are_split_and_every_answer_is_right_whatever_fails(tmp_path: Path) -> None:

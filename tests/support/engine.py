@@ -12,6 +12,7 @@ from typing import IO
 
 import msgspec
 
+from epp.sim import tokenizer
 from epp.sim.options import EngineOptions
 from epp.sim.server import EngineServer
 
@@ -19,6 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30.0  #: bound for a process to listen
 STOP_SECONDS = 10.0  #: bound for a process to end
 LISTENING = "listening on http://"
+
+
+def expected(prompt: str, tokens: int) -> str:
+    """What an engine answers, however its prompt was computed."""
+    return tokenizer.decode(tokenizer.answer(tokenizer.encode(prompt.encode()), tokens))
 
 
 @contextlib.asynccontextmanager

@@ -16,6 +16,7 @@ import pytest
 from epp.local.fleet import free_port
 from epp.sim import tokenizer
 from epp.sim.transfer.faults import FAULTS
+from tests.support.engine import expected
 from tests.support.serving import eventually
 from tests.support.sidecar import DECODE, PREFILL, Bench, changed, with_sidecar
 
@@ -91,8 +92,7 @@ async def _one(
         return "left" if leaves else "no answer"
     if got.status != 200:
         return f"status {got.status}"
-    expected = tokenizer.decode(tokenizer.answer(tokenizer.encode(prompt.encode()), tokens))
-    return "right" if _text(raw, stream=stream) == expected else "wrong"
+    return "right" if _text(raw, stream=stream) == expected(prompt, tokens) else "wrong"
 
 
 def _text(raw: bytes, *, stream: bool) -> str:

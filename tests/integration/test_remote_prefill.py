@@ -116,6 +116,38 @@ def test_b144_a_retry_on_another_endpoint_says_nothing_of_the_first() -> None:
     with_case(use, PREFILL, PREFILL)
 
 
+def test_no_other_endpoint_is_asked_once_the_pools_retries_are_used() -> None:
+    async def use(case: Case, engines: Engines) -> None:
+        while case.client._health.may_retry():
+            pass
+        exchange = await case.route()
+        assert exchange.leg is not None
+        assert (exchange.leg.reason, exchange.leg.attempts) == ("failed", 1)
+        exchange.end(Outcome.COMPLETED)
+
+    failing = changed(kv_faults=("error",))
+    with_case(use, failing, failing)
+
+
+def test_no_other_endpoint_is_asked_once_half_of_the_time_is_over() -> None:
+    async def main() -> None:
+        async def fails(request: web.Request) -> web.StreamResponse:
+            await asyncio.sleep(0.6)
+            return web.Response(status=500)
+
+        async with recording(fails) as server:
+            roles = {"d": "decode", "p0": "prefill", "p1": "prefill"}
+            known = [endpoint(name, server.port, role) for name, role in roles.items()]
+            case = Case(known, timeout="1s")
+            exchange = await case.route()
+            assert exchange.leg is not None
+            assert (exchange.leg.reason, exchange.leg.attempts) == ("failed", 1)
+            exchange.end(Outcome.COMPLETED)
+            await case.client.close()
+
+    asyncio.run(main())
+
+
 def test_b139_a_prefill_that_takes_too_long_is_not_repeated_elsewhere() -> None:
     """Field problem B139: repeated prefills filled one pod after another (vllm PR 29906)."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from epp.clock import ManualClock
 from epp.exchange import Exchange, Told
 from epp.ledger import Ledger, Reservation
-from epp.model import Ending, Endpoint, InferenceRequest, Outcome, Pick, Usage
+from epp.model import Ending, Endpoint, InferenceRequest, Outcome, Pick, PrefillLeg, Usage
 from tests.support import build
 
 FIRST = build.endpoint("first", host="10.0.0.1")
@@ -92,6 +92,16 @@ def test_the_booking_follows_to_the_fallback_that_serves() -> None:
     assert world.in_flight() == [(0, 0), (1, 0)]
     world.end()
     assert world.in_flight() == [(0, 0), (0, 0)]
+
+
+def test_a_fallback_is_not_booked_for_a_prompt_that_was_computed_elsewhere() -> None:
+    for leg, tokens in ((None, 0), (PrefillLeg(None, "failed", 100.5), 7)):
+        world = World()
+        world.exchange.pick = Pick((FIRST, SECOND), prefill=build.endpoint("elsewhere"))
+        if leg is not None:
+            world.exchange.prefilled(leg)
+        world.exchange.response_head(200, streamed=True, served=SECOND.address)
+        assert world.in_flight() == [(0, 0), (1, tokens)]
 
 
 def test_the_booking_stays_where_it_is_if_the_first_choice_serves_or_a_stranger() -> None:

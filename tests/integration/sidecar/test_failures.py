@@ -168,5 +168,16 @@ def test_b138_a_stream_whose_first_token_comes_after_the_lease_is_computed_again
     )
 
 
+def test_a_cache_whose_lease_is_over_already_is_not_asked_for() -> None:
+    async def use(bench: Bench) -> None:
+        expected = await bench.local()
+        status, answer = await bench.post()
+        assert (status, text_of(answer), bench.external) == (200, expected, 0)
+        assert bench.count("epp_sidecar_fallbacks_total", reason="lease") == 1
+        assert bench.count("epp_sidecar_stranded_leases_total") == 1
+
+    with_sidecar(use, kv_lease=0.0)
+
+
 def test_every_fault_of_an_engine_is_tested_here() -> None:
     assert set(REASONS) | {"expired"} == set(FAULTS)

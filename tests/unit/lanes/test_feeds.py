@@ -45,7 +45,7 @@ def test_a_producer_that_is_configured_no_more_hears_nothing_more() -> None:
 def test_an_address_that_is_taken_is_tried_again() -> None:
     async def run() -> None:
         where = context()
-        other = opened(zmq.PUB, where)
+        other = opened(zmq.SUB, where)  # a sender met by one that sends, too, never tries again
         port = other.bind_to_random_port("tcp://127.0.0.1")
         pool = Pool()
         pool.put(endpoint(1))

@@ -32,8 +32,8 @@ SLOWEST = 0.25  #: of an engine's time, at least, that others' requests get
 TAUGHT = 0.999  #: weight of earlier scrapes in our share of the traffic
 _NAN = float("nan")
 MEAN = 3000.0  #: work of a request, before any was sent
-_COLUMN = 12  #: numbers of an endpoint, by name:
-WORK, BEGAN, LEAST, RATIO, REST, SENT, OTHERS, AT, WAITING, RUNNING, KV, ROOM = range(_COLUMN)
+_COLUMN = 13  #: numbers of an endpoint, by name:
+WORK, BEGAN, LEAST, FAST, RATIO, REST, SENT, OTHERS, AT, WAITING, RUNNING, KV, ROOM = range(_COLUMN)
 _UNKNOWN = (RATIO, OTHERS, WAITING, RUNNING, KV)  #: NaN until told
 
 
@@ -90,13 +90,15 @@ class Queues:
             self._tokens = tokens
         self._write_all()
         facts = self._facts[:, self._places]
-        speed = per_token * facts[RATIO]
-        rate = 1.0 / (np.where(np.isnan(speed), per_token, speed) if self._unknown else speed)
-        own = np.maximum(facts[WORK] - (now - facts[BEGAN]) * rate, facts[WORK] * facts[LEAST])
-        others = facts[OTHERS] - (now - facts[AT]) * (rate * self._theirs)
+        (
+            work, began, least, fast, ratio, rest, sent, others, at, waiting, running, kv, room,
+        ) = facts  # fmt: skip
+        rate = fast * (1.0 / per_token)
+        own = np.maximum(work - (now - began) * rate, work * least)
+        others = others - (now - at) * rate * self._theirs
         return Seen(
-            self._ids, not self._unknown, own + np.maximum(others, 0.0), own, speed, facts[REST],
-            facts[WAITING], facts[RUNNING], facts[KV], facts[SENT], facts[ROOM],
+            self._ids, not self._unknown, own + np.maximum(others, 0.0), own, ratio * per_token,
+            rest, waiting, running, kv, sent, room,
         )  # fmt: skip
 
     def backlog(self, endpoint_id: EndpointId, now: float) -> Backlog:
@@ -133,6 +135,7 @@ class Queues:
         """Its tokens take ``ratio`` times as long as all endpoints', and ``rest`` seconds more."""
         row = self._row(endpoint_id)
         self._facts[RATIO, row.place] = ratio
+        self._facts[FAST, row.place] = 1.0 / ratio
         self._facts[REST, row.place] = rest
         self._doubt(row)
 
@@ -172,6 +175,7 @@ class Queues:
     ) -> tuple[float, ...]:
         """Return the numbers from `SENT` on."""
         row.load = load
+        self._sync(row, now)  # what was booked since is in flight, too
         row.prompts = row.came = 0.0
         if load is None:
             return (0.0, _NAN, now, _NAN, _NAN, _NAN, 0.0)
@@ -179,7 +183,6 @@ class Queues:
             ratio = float(self._facts[RATIO, row.place])
             speed = per_token * ratio if ratio > 0.0 else per_token
             row.backlog.settle(load, speed, now, most=row.counts.requests)
-            self._note(row)
         queued, running, kv = (
             _NAN if each is None else each for each in (load.queued, load.running, load.kv_usage)
         )
@@ -259,6 +262,7 @@ class Queues:
             self._facts = np.hstack([self._facts, np.zeros_like(self._facts)])
         self._facts[:, place] = 0.0
         self._facts[list(_UNKNOWN), place] = _NAN
+        self._facts[FAST, place] = 1.0
         self._unknown.add(place)
         row = self._rows[endpoint_id] = _Row(endpoint_id, place)
         return row

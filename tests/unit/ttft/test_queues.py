@@ -91,6 +91,15 @@ def test_our_own_requests_in_a_scraped_queue_are_not_counted_twice() -> None:
     assert world.queues.share == 1.0
 
 
+def test_what_was_booked_before_anybody_looked_is_part_of_our_share() -> None:
+    world = World()
+    for name in ("one", "two", "three"):
+        world.send("a", name)
+    world.scrape("a", 0.0, queued=2, running=2)
+    world.see(0.0)
+    assert world.queues.share == 0.75
+
+
 def test_what_is_not_told_is_not_a_number() -> None:
     world = World("a", "b")
     world.scrape("a", 1.0, queued=None, kv_usage=None)

@@ -218,6 +218,33 @@ def test_an_endpoint_that_restarts_meanwhile_is_not_read_from() -> None:
     with_case(use)
 
 
+def test_a_leg_that_fails_after_its_endpoint_is_gone_leaves_nothing_known_of_it() -> None:
+    async def main() -> None:
+        goes = asyncio.Event()
+
+        async def fails(request: web.Request) -> web.StreamResponse:
+            await goes.wait()
+            return web.Response(status=500)
+
+        async with recording(fails) as server:
+            roles = {"d": "decode", "p0": "prefill", "p1": "prefill"}
+            case = Case([endpoint(name, server.port, role) for name, role in roles.items()])
+            asking = asyncio.create_task(case.route())
+            await until(lambda: len(server.seen) == 1)
+            for name in ("p0", "p1"):  # the one that is asked, and the one that is asked next
+                case.pool.remove(EndpointId(name))
+            goes.set()
+            exchange = await asking
+            assert exchange.leg is not None
+            assert (exchange.leg.reason, exchange.leg.attempts) == ("failed", 2)
+            assert case.client.dump_state()["failedLast"] == 0
+            assert not case.client._lives
+            exchange.end(Outcome.COMPLETED)
+            await case.client.close()
+
+    asyncio.run(main())
+
+
 def test_a_decode_endpoint_that_goes_away_meanwhile_is_replaced() -> None:
     async def use(case: Case, engines: Engines) -> None:
         other = endpoint("d2", case.endpoints["d"].port, "decode")

@@ -118,16 +118,17 @@ class PrefillClient:
         self._health.asked()
         reason, asked = "no-healthy-endpoint", 0
         seconds = self._budget(request, began)
-        for endpoint in able:
+        for endpoint, life in [(each, self._life(each)) for each in able]:
             left = seconds - (self._clock.now() - began)
             if asked and (left < seconds / 2 or not self._health.may_retry()):
                 break
             if endpoint is not pick.prefill:
                 legs.prefill_at(endpoint)
             asked += 1
+            this = _Try(pick, legs, life, began=began, asked=asked)
             try:
                 async with asyncio.timeout(left):
-                    return await self._once(request, endpoint, _Try(pick, legs, began, asked))
+                    return await self._once(request, endpoint, this)
             except TimeoutError:
                 failure = LegFailed("timeout", again=False)
             except Unsplittable as error:
@@ -135,7 +136,7 @@ class PrefillClient:
             except LegFailed as error:
                 failure = error
             reason = failure.reason
-            self._note(endpoint, failure)
+            self._note(endpoint, failure, this.life)
             if not failure.again:
                 break
         return self._alone(request, reason, began=began, asked=asked)
@@ -143,25 +144,25 @@ class PrefillClient:
     async def _once(
         self, request: InferenceRequest, endpoint: Endpoint, this: _Try
     ) -> plugin.Prefilled:
-        transfer = await self._transfer(request, endpoint)
+        transfer = await self._transfer(request, endpoint, this.life)
         sent = Sent(self._connector.prefill_body(request.body, transfer), transfer)
         if self._connector.mode is Mode.BOTH_AT_ONCE:
             return await self._both(request, endpoint, sent, this)
-        life = self._life(endpoint)
         answer = await self._http.prefill(endpoint, request, sent)
         body = self._spliced(request, answer, transfer)
         if self._clock.now() - answer.at >= self._lease:
             raise LegFailed("lease-expired", again=False, blame=False)
-        if self._life(endpoint) is not life:
+        if not self._lasts(endpoint, this.life):
             raise LegFailed("restarted", blame=False)
         return plugin.Prefilled(body, self._done(endpoint, this))
 
-    async def _transfer(self, request: InferenceRequest, endpoint: Endpoint) -> Transfer:
+    async def _transfer(
+        self, request: InferenceRequest, endpoint: Endpoint, life: _Life
+    ) -> Transfer:
         port, made = self._params.bootstrap_port, str(uuid.uuid4())
         transfer = Transfer(made, request.path, endpoint.host, port)
         if not self._connector.asks_engine_id:
             return transfer
-        life = self._life(endpoint)
         known = life.engine_id or await self._http.engine_id(transfer, endpoint.rank)
         if not known:
             raise LegFailed("no-engine-id")
@@ -170,6 +171,9 @@ class PrefillClient:
 
     def _life(self, endpoint: Endpoint) -> _Life:
         return self._lives.setdefault(endpoint.id, _Life())
+
+    def _lasts(self, endpoint: Endpoint, life: _Life) -> bool:
+        return self._lives.get(endpoint.id) is life
 
     async def _both(
         self, request: InferenceRequest, endpoint: Endpoint, sent: Sent, this: _Try
@@ -211,7 +215,7 @@ class PrefillClient:
             self.counts["abandoned"] += 1
         except LegFailed as failure:
             self.counts[failure.reason] += 1
-            self._note(endpoint, failure)
+            self._note(endpoint, failure, this.life)
             told = self._connector.abort(transfer)
             if told is not None:
                 await self._http.abort(this.pick.endpoints[0], told)
@@ -226,8 +230,8 @@ class PrefillClient:
         except BadAnswer:
             raise LegFailed("malformed") from None
 
-    def _note(self, endpoint: Endpoint, failure: LegFailed) -> None:
-        if failure.blame:
+    def _note(self, endpoint: Endpoint, failure: LegFailed, life: _Life) -> None:
+        if failure.blame and self._lasts(endpoint, life):
             self._health.bad(endpoint.id, self._clock.now())
 
     def _done(self, endpoint: Endpoint, this: _Try) -> PrefillLeg:
@@ -265,11 +269,14 @@ class _Life:
 class _Try:
     """What the attempts of one request have in common."""
 
-    __slots__ = ("asked", "began", "legs", "pick")
+    __slots__ = ("asked", "began", "legs", "life", "pick")
 
-    def __init__(self, pick: Pick, legs: plugin.Legs, began: float, asked: int) -> None:
+    def __init__(
+        self, pick: Pick, legs: plugin.Legs, life: _Life, *, began: float, asked: int
+    ) -> None:
         self.pick = pick
         self.legs = legs
+        self.life = life
         self.began = began
         self.asked = asked
 

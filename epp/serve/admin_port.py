@@ -120,7 +120,7 @@ def tls_of(options: ServeOptions) -> ssl.SSLContext | None:
         return None
     directory = Path(options.metrics_cert_dir)
     read_pair(directory)
-    context = reloading(directory)
+    context = reloading(directory, "metrics")
     if options.metrics_client_ca_file:
         try:
             context.load_verify_locations(cafile=options.metrics_client_ca_file)
@@ -131,9 +131,12 @@ def tls_of(options: ServeOptions) -> ssl.SSLContext | None:
     return context
 
 
-def reloading(directory: Path) -> ssl.SSLContext:
-    """Return a server's TLS with the pair in ``directory``, also after that has changed."""
-    return _Reloading(directory).context
+def reloading(directory: Path, port: str) -> ssl.SSLContext:
+    """Return a server's TLS with the pair in ``directory``, also after that has changed.
+
+    ``port`` is the port's name in warnings.
+    """
+    return _Reloading(directory, port).context
 
 
 class _Reloading:
@@ -142,8 +145,9 @@ class _Reloading:
     That handshake still shows the pair before; a pair that does not belong together is not taken.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, port: str) -> None:
         self._directory = directory
+        self._port = port
         self._seen = pair_stamp(directory)
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.context.load_cert_chain(directory / CERTIFICATE, directory / KEY)
@@ -157,6 +161,6 @@ class _Reloading:
             read_pair(self._directory)
             self.context.load_cert_chain(self._directory / CERTIFICATE, self._directory / KEY)
         except (ConfigError, OSError) as error:  # an SSLError is an OSError
-            log.warning("keeping the metrics certificate in use: %s", error)
+            log.warning("keeping the %s certificate in use: %s", self._port, error)
             return
         self._seen = stamp

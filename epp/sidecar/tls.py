@@ -21,7 +21,7 @@ def server_context(options: SidecarOptions) -> ssl.SSLContext | None:
         return None
     if options.cert_path:
         read_pair(Path(options.cert_path))
-        return reloading(Path(options.cert_path))
+        return reloading(Path(options.cert_path), "sidecar")
     key, certificate = self_signed()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     shared = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a private folder in it

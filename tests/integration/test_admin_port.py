@@ -14,7 +14,7 @@ import pytest
 from epp.clock import ManualClock
 from epp.errors import ConfigError
 from epp.kube.review import KEPT_SECONDS, MOST_KEPT, Reviewer
-from epp.serve.admin_port import admin_of, admitting, bearer, cluster_of
+from epp.serve.admin_port import admin_of, admitting, bearer, cluster_of, reloading
 from epp.serve.options import ServeOptions
 from epp.telemetry.admin import AdminPages, AdminServer
 from epp.telemetry.metrics import Metrics
@@ -239,6 +239,26 @@ def test_with_a_certificate_the_port_speaks_tls_and_follows_its_files(tmp_path: 
 
     options = ServeOptions(host="127.0.0.1", metrics_port=0, metrics_cert_dir=str(tmp_path))
     assert served(options, script) == ["first", "second"]
+
+
+@pytest.mark.parametrize("port", ["metrics", "sidecar"])
+def test_a_pair_that_is_not_taken_is_said_to_be_that_of_its_port(
+    port: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    pair(authority, tmp_path, "first")
+    client = ssl.create_default_context(cafile=authority.path)
+
+    async def main() -> str:
+        tls = reloading(tmp_path, port)
+        server = await asyncio.start_server(lambda _, w: w.close(), "127.0.0.1", 0, ssl=tls)
+        async with server:
+            (tmp_path / "tls.key").write_text("half a file")
+            return await shown(server.sockets[0].getsockname()[1], client)
+
+    assert asyncio.run(main()) == "first"
+    (warning,) = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert warning.startswith(f"keeping the {port} certificate in use: ")
 
 
 def test_a_reader_without_a_certificate_of_the_authority_is_refused(tmp_path: Path) -> None:

@@ -46,11 +46,7 @@ if TYPE_CHECKING:
 
 NAME_HEADER = "x-engine-name"  #: ours: which engine answered
 LOOKS = 0.5  #: engine's seconds between two looks at what is kept for too long
-DEAD = Refused(
-    500,
-    "EngineCore encountered an issue. See stack trace (above) for the root cause.",
-    kind="InternalServerError",
-)
+DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 GRACE = 2.0  #: real seconds that aborted answers may take to be written
 STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8"}
 PATHS = {
@@ -188,7 +184,8 @@ class EngineServer:
             response = answered(refused.body(), refused.status)
         except Crashed:
             await self._die()
-            response = answered(DEAD.body(), DEAD.status)
+            death = dead()
+            response = answered(death.body(), death.status)
         except web.HTTPException as error:
             response = answered({"detail": error.reason}, error.status)
             if "Allow" in error.headers:
@@ -206,7 +203,7 @@ class EngineServer:
                 message = "cannot schedule new futures after shutdown"
                 raise Refused(500, message, kind="InternalServerError")
             if self.died.is_set():
-                raise DEAD
+                raise dead()
             asked = read(api, read_json(request.headers.get("content-type", ""), raw))
             return await self._infer(request, self._accept(asked))
 
@@ -370,8 +367,13 @@ class EngineServer:
         """Answer all that is under way with the error of a dead engine, and close the port."""
         self.died.set()
         for call in {id(call): call for call, _ in self._slots.values()}.values():
-            call.fail(DEAD)
+            call.fail(dead())
         await self._site.stop()
+
+
+def dead() -> Refused:
+    """Return what a dead engine says, each time anew: what is raised keeps where it passed."""
+    return Refused(500, DEAD, kind="InternalServerError")
 
 
 def run(options: EngineOptions) -> None:

@@ -6,6 +6,7 @@ Answers, metrics and failures are those seen at vLLM 0.32 servers with the NIXL 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,9 +15,11 @@ import aiohttp
 import pytest
 
 from epp.sim import tokenizer
+from epp.sim.asked import Refused
 from epp.sim.options import EngineOptions
 from epp.sim.server import EngineServer
 from tests.support import engine
+from tests.support.remote_prefill import until
 from tests.support.serving import eventually
 
 PROMPT = tokenizer.text(150)
@@ -182,6 +185,20 @@ def test_an_engine_dies_of_parameters_that_a_client_made_up(params: Any) -> None
                 await fresh.get(f"http://127.0.0.1:{pair.decode_port}/health")
 
     with_pair(use)
+
+
+def test_what_a_dead_engine_answers_is_kept_by_nobody() -> None:
+    async def use(pair: Pair) -> None:
+        asked = [
+            asyncio.create_task(pair.post(pair.decode_port, max_tokens=4000)) for _ in range(3)
+        ]
+        await until(lambda: len(pair.decode._slots) == 3)
+        status, _ = await pair.post(pair.decode_port, {"do_remote_prefill": True})
+        assert [status, *[(await each)[0] for each in asked]] == [500] * 4
+
+    with_pair(use)
+    gc.collect()
+    assert not [each for each in gc.get_objects() if type(each) is Refused]
 
 
 def test_parameters_that_are_no_object_and_those_for_another_role_are_refused() -> None:

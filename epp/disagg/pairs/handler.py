@@ -12,7 +12,8 @@ from msgspec import Meta
 
 from epp import plugin
 from epp.disagg.pairs.price import Moving, Place, alone, together
-from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Pick
+from epp.model import ROLE, Ending, Endpoint, EndpointId, InferenceRequest, Pick
+from epp.schedule.filters.roles import DECODE
 from epp.schedule.handlers.disagg import disaggregated, has_stages, ran_near, waits_too_long
 from epp.schedule.topology import nearness
 from epp.ttft.forecast import Forecaster
@@ -124,7 +125,9 @@ class PairProfileHandler:
             if prefill.id == decode.id or not self._of_one_set(prefill, decode):
                 continue
             moving = self._moving.seconds(near[prefill.id][i], places[decode.id].uncached)
-            price = together(places[prefill.id], places[decode.id], moving)
+            price = together(
+                places[prefill.id], places[decode.id], moving, others=self._params.others_weight
+            )
             stays = kept.get(decode.id) == prefill.id
             prices.append((price * (1 - margin if stays else 1), decode, prefill))
         prices.sort(key=itemgetter(0))
@@ -138,10 +141,11 @@ class PairProfileHandler:
 
     def _place(self, request: InferenceRequest, endpoint: Endpoint) -> Place:
         forecaster, load = self._forecaster, endpoint.load
+        decodes = endpoint.labels.get(ROLE) in DECODE
         return Place(
             queued=forecaster.queued_tokens(endpoint) or 0.0,
             uncached=request.uncached_tokens(endpoint.id),
-            running=0.0 if load is None else load.running or 0.0,
+            running=load.running or 0.0 if decodes and load is not None else 0.0,
             speed=forecaster.speed(endpoint.id),
         )
 

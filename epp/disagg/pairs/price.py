@@ -2,8 +2,12 @@
 
 Alone, the endpoint computes what is queued there and then the prompt, which holds up the requests
 that it decodes meanwhile: each of them by about as long, so a share of that is part of the price.
-By a pair, the prompt is computed behind the other one's queue, and its cache moves, which takes
-longer the farther away it is. The decoding endpoint's own queue goes by meanwhile.
+By a pair, the prompt is computed behind the other one's queue, with the same price for what is
+decoded there, and its cache moves, which takes longer the farther away it is. The decoding
+endpoint's own queue goes by meanwhile.
+
+The queue in which a prompt is computed counts twice: as many as are ahead of a request will, on
+average, be behind it when its turn comes, and wait for it as long as it waited for them.
 
 How long a cache takes is learned, for each distance, from first bytes of streamed answers.
 """
@@ -38,21 +42,30 @@ class Place(msgspec.Struct, frozen=True):
     speed: Speed | None = None  #: None while nothing was learned
 
     @property
-    def seconds(self) -> float:
-        """Until the prompt is computed there."""
-        return (self.speed or PRIOR).per_token * (self.queued + self.uncached)
+    def queue(self) -> float:
+        """Seconds until the prompt's turn there."""
+        return (self.speed or PRIOR).per_token * self.queued
+
+    @property
+    def own(self) -> float:
+        """Seconds that the prompt takes there."""
+        return (self.speed or PRIOR).per_token * self.uncached
 
 
 def alone(decode: Place, others: float) -> float:
     """Return the price without a pair; ``others``: the weight of each request that is held up."""
-    own = (decode.speed or PRIOR).per_token * decode.uncached
-    return decode.seconds + others * decode.running * own
+    return 2 * decode.queue + decode.own + _held_up(decode, others)
 
 
-def together(prefill: Place, decode: Place, moving: float) -> float:
+def together(prefill: Place, decode: Place, moving: float, *, others: float = 0.0) -> float:
     """Return the price of a pair; ``moving``: seconds that the cache takes."""
-    queue = (decode.speed or PRIOR).per_token * decode.queued
-    return max(prefill.seconds, queue) + moving
+    first = max(prefill.queue + prefill.own, decode.queue) + moving
+    return first + prefill.queue + _held_up(prefill, others)
+
+
+def _held_up(place: Place, others: float) -> float:
+    """Return what those pay who are decoded where a prompt is computed."""
+    return others * place.running * place.own
 
 
 class Moving:

@@ -63,15 +63,20 @@ def decided(
     return pick.endpoints[0].name, pick.prefill.name if pick.prefill else "", pick.stages
 
 
-def test_the_price_alone_is_queue_prompt_and_a_share_of_what_others_wait() -> None:
+def test_the_price_alone_is_the_queue_twice_the_prompt_and_a_share_of_what_others_wait() -> None:
     place = Place(queued=500, uncached=2000, running=10, speed=MS)
-    assert alone(place, 0.1) == pytest.approx(0.5 + 2.0 + 0.1 * 10 * 2.0)
+    assert alone(place, 0.1) == pytest.approx(2 * 0.5 + 2.0 + 0.1 * 10 * 2.0)
 
 
 def test_the_price_of_a_pair_is_the_longer_queue_and_the_caches_way() -> None:
     prefill = Place(queued=1000, uncached=2000, speed=MS)
-    assert together(prefill, Place(0, 2000, speed=MS), 0.2) == pytest.approx(3.2)
-    assert together(prefill, Place(5000, 2000, speed=MS), 0.2) == pytest.approx(5.2)
+    assert together(prefill, Place(0, 2000, speed=MS), 0.2) == pytest.approx(1.0 + 3.2)
+    decoding = Place(queued=1000, uncached=2000, running=5, speed=MS)
+    held_up = 0.1 * 5 * 2.0
+    assert together(decoding, Place(0, 2000, speed=MS), 0.2, others=0.1) == pytest.approx(
+        1.0 + 3.2 + held_up
+    )
+    assert together(prefill, Place(5000, 2000, speed=MS), 0.2) == pytest.approx(1.0 + 5.2)
 
 
 def test_a_long_prompt_leaves_a_busy_endpoint_and_stays_at_an_idle_one() -> None:

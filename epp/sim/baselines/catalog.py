@@ -21,6 +21,8 @@ from epp.sim.baselines.plain import LeastRequest, PowerOfTwo, Random, RoundRobin
 from epp.sim.baselines.preble import Preble
 from epp.sim.baselines.ring import PrefixHash, SessionHash
 from epp.sim.fleet.replica import BLOCK_TOKENS, Policy
+from epp.sim.split.client import SimulatedPrefillClient
+from epp.sim.split.policies import SPLITTING
 
 BASELINES: tuple[type[Any], ...] = (
     RoundRobin,
@@ -141,6 +143,7 @@ POLICIES: Mapping[str, tuple[str, str]] = {
     ),
     "preble": (_one("sim-preble", APPROXIMATE), "Preble's E2, without its eviction cost"),
     "oracle": (_one("sim-oracle"), "knows queues, caches and speeds as they are: a bound"),
+    **SPLITTING,
 }
 """Configuration and description by name."""
 
@@ -150,7 +153,8 @@ class WithBaselines(Catalog):
 
     def __init__(self) -> None:
         super().__init__()
-        self._classes.update({each.type: each for each in BASELINES})
+        own: tuple[type[Any], ...] = (*BASELINES, SimulatedPrefillClient)
+        self._classes.update({each.type: each for each in own})
 
 
 def policy_of(name: str) -> Policy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -29,7 +29,16 @@ def begin(
     loop.create_task(_rest(_Begun(work, waits), then))
 
 
-async def _rest(work: _Begun, then: Callable[[Any], None]) -> None:
+def begin_task(
+    work: Coroutine[Any, Any, Result],
+    loop: asyncio.AbstractEventLoop,
+    then: Callable[[Result | Exception], None],
+) -> asyncio.Task[None]:
+    """Do as `begin`, for what needs to be a task from its first step on: time-outs, cancelling."""
+    return loop.create_task(_rest(work, then))
+
+
+async def _rest(work: Awaitable[Any], then: Callable[[Any], None]) -> None:
     try:
         result = await work
     except Exception as error:  # noqa: BLE001 - whoever asked decides

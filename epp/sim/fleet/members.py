@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from epp.errors import ConfigError
 from epp.model import EndpointId
-from epp.sim.fleet.leap import News
-from epp.sim.fleet.pod import Pod, config_of
+from epp.sim.fleet.pod import Around, Pod, config_of
 from epp.sim.fleet.replica import REFUSED, Replica
 from epp.sim.fleet.scenario import Add, Crash, Pods, Remove, Rollout, Scenario
 from epp.sim.fleet.timeline import Timeline
@@ -20,8 +21,7 @@ class Members:
     Args:
         scenario: tells the fleet and what changes.
         configs: of the engines of each group.
-        tell: is told what engines' steps brought.
-        fail: is told of each request that died with its engine.
+        around: what the engines live in.
     """
 
     def __init__(
@@ -31,16 +31,14 @@ class Members:
         timeline: Timeline,
         replicas: Sequence[Replica],
         *,
-        tell: Callable[[Pod, News], None],
-        fail: Callable[[str], None],
+        around: Around,
         seed: int,
     ) -> None:
         self.pods: dict[EndpointId, Pod] = {}  #: that serve, draining ones included
         self._scenario = scenario
         self._timeline = timeline
         self._replicas = replicas
-        self._tell = tell
-        self._fail = fail
+        self._around = around
         self._seed = seed
         self._made = 0
         self._configs = configs
@@ -81,7 +79,7 @@ class Members:
     def _crash(self, pod: Pod) -> None:
         lost, group = pod.crash(), pod.group
         for request_id in lost:
-            self._fail(request_id)
+            self._around.fail(request_id)
         noticed = REFUSED * self._scenario.pickers.scrape_seconds
         self._timeline.at(self._timeline.now() + noticed, self._notice, pod)
 
@@ -120,7 +118,8 @@ class Members:
     def _join(self, group: int) -> None:
         pod = Pod(
             self._made, self._scenario.fleet[group], self._configs[group],
-            timeline=self._timeline, tell=self._tell, seed=self._seed * 1000 + self._made,
+            timeline=self._timeline, around=self._around,
+            seed=self._seed * 1000 + self._made,
         )  # fmt: skip
         pod.group = group
         self._made += 1
@@ -151,7 +150,11 @@ def configs_of(scenario: Scenario, trace_block: int) -> list[Config]:
     Raises:
         ConfigError: a profile or a size is wrong, or blocks are not of one size.
     """
-    found = [config_of(pods, trace_block) for pods in scenario.fleet]
+    lease = scenario.transfers.lease_seconds
+    found = [
+        msgspec.structs.replace(config_of(pods, trace_block), lease_seconds=lease)
+        for pods in scenario.fleet
+    ]
     sizes = {config.block_tokens for config in found}
     if len(sizes) > 1:
         raise ConfigError(f"all engines of a fleet have blocks of one size, not {sorted(sizes)}")

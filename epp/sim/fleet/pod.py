@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -32,6 +32,22 @@ class Seen(NamedTuple):
     growth: float  #: of `kv_usage`, a second
 
 
+class Around(Protocol):
+    """What engines live in, as they see it."""
+
+    def news(self, pod: Pod, news: News) -> None:
+        """Take first tokens and finished requests."""
+        ...
+
+    def fetch(self, pod: Pod, request_id: str) -> None:
+        """Read the KV cache of a request; `Pod.fetched` is told how it went."""
+        ...
+
+    def fail(self, request_id: str) -> None:
+        """A request died with its engine."""
+        ...
+
+
 class Pod:
     """An engine with an address.
 
@@ -39,7 +55,7 @@ class Pod:
         number: unique in the fleet; tells its address.
         config: of its engine.
         timeline: when its steps end.
-        tell: is told of first tokens and finished requests.
+        around: what it lives in.
     """
 
     def __init__(
@@ -49,7 +65,7 @@ class Pod:
         config: Config,
         *,
         timeline: Timeline,
-        tell: Callable[[Pod, News], None],
+        around: Around,
         seed: int = 0,
     ) -> None:
         self.number = number
@@ -65,7 +81,8 @@ class Pod:
         self.backlog = 0  #: uncached prompt tokens of those without a first token
         self._uncached: dict[str, int] = {}  # of each of them
         self._timeline = timeline
-        self._tell = tell
+        self._around = around
+        self._fetched: list[tuple[str, bool]] = []  # by the end of the step under way
         self._version = 0  # of the plan under way: events of another one are void
         self._end: float | None = None
         self._dropped: list[str] = []
@@ -77,7 +94,9 @@ class Pod:
         """As discovery tells it."""
         host = f"10.0.{self.number >> 8}.{self.number & 255}"
         name = f"pod-{self.number}"
-        labels = {ROLE: self.pods.role} if self.pods.role else {}
+        labels = dict(self.pods.labels)
+        if self.pods.role:
+            labels[ROLE] = self.pods.role
         return Endpoint(self.endpoint_id, host, PORT, name, labels=labels, draining=self.draining)
 
     def submit(self, request: Request) -> None:
@@ -88,7 +107,8 @@ class Pod:
         """
         now = self._timeline.now()
         self.engine.submit(request, now)
-        self._uncached[request.id] = uncached = request.prompt_tokens - self.cached(request)
+        uncached = 0 if request.fetches else request.prompt_tokens - self.cached(request)
+        self._uncached[request.id] = uncached
         self.backlog += uncached
         self._interrupt(now)
         self._note(now)
@@ -112,6 +132,29 @@ class Pod:
             return
         self._dropped.append(request_id)
         self._interrupt(self._timeline.now())
+
+    def fetched(self, request_id: str, good: bool) -> None:  # noqa: FBT001 - an event of a timeline
+        """The KV cache of a request was read, or not: it goes on with the next step."""
+        if self._end is None:
+            self.engine.fetched(request_id, good=good)
+        else:
+            self._fetched.append((request_id, good))
+        self._interrupt(self._timeline.now())
+
+    def release(self, lease: str) -> None:
+        """Another engine has read a cache: its blocks are free."""
+        if self.engine.leases.release(lease):
+            self._changed()
+
+    def expire(self) -> None:
+        """Free the blocks of leases that are over."""
+        if self.alive and self.engine.leases.expire(self._timeline.now()):
+            self._changed()
+
+    def _changed(self) -> None:
+        now = self._timeline.now()
+        self._interrupt(now)
+        self._note(now)
 
     def crash(self) -> list[str]:
         """Die; return the requests that die with it."""
@@ -163,6 +206,8 @@ class Pod:
         self._end = end
         if end is not None:
             self._arm(end, self._finish)
+        for request_id in self.engine.to_fetch():
+            self._around.fetch(self, request_id)
         self._note(now)
 
     def _finish(self, version: int) -> None:
@@ -176,10 +221,13 @@ class Pod:
         dropped, self._dropped = self._dropped, []
         for request_id in dropped:
             self.engine.abort(request_id, now)
+        fetched, self._fetched = self._fetched, []
+        for request_id, good in fetched:
+            self.engine.fetched(request_id, good=good)
         self._end = now
         self._arm(now, self._go)
         if news.first or news.finished or self.config.journal:
-            self._tell(self, news)
+            self._around.news(self, news)
 
     def _note(self, now: float) -> None:
         """Keep what metrics say from this moment on."""

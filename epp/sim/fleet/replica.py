@@ -89,6 +89,7 @@ class Replica:
         ]
         self.feeds = Feeds(exact, pickers.events, clock=timeline, draw=self._draw)
         self.reads_events = bool(exact)
+        self.runs_prefills = self.pipeline.prefiller is not None
 
     @property
     def plugins(self) -> Mapping[str, Any]:

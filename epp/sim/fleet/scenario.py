@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +12,7 @@ from msgspec import Meta
 from epp.config.decode import decode
 from epp.config.hints import with_hint
 from epp.errors import ConfigError
+from epp.schedule.topology import Level
 
 Positive = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -44,6 +46,7 @@ class Pods(_Part, frozen=True):
     max_num_batched_tokens: Positive = 8192
     jitter: Share = 0.0  #: standard deviation of a step's duration, as a part of it
     role: str = ""  #: value of the label ``llm-d.ai/role``
+    labels: Mapping[str, str] = {}  #: further ones, such as those of host, rack and zone
     start_seconds: Seconds = 120.0  #: from its creation until it answers
     request_seconds: Seconds = 0.0  #: of each request before the queue: HTTP, tokenizer, gateway
 
@@ -64,6 +67,24 @@ class Pickers(_Part, frozen=True):
     feedback: Literal["stock", "lean"] = "stock"
     """stock: answers pass through the picker. lean: it is told of them when they are over."""
     events: Events = Events()
+
+
+class Transfers(_Part, frozen=True):
+    """KV caches on their way from engines that computed a prompt to those that decode it."""
+
+    bytes_per_token: AboveZero = 131072.0  #: of all layers; that of Llama 3.1 8B
+    latency_seconds: Seconds = 0.02  #: of each, besides its bytes
+    host: AboveZero = 64e9  #: bytes a second that an engine gives to another one of its host
+    rack: AboveZero = 25e9  #: of its rack
+    zone: AboveZero = 12e9  #: of its zone
+    beyond: AboveZero = 12e9  #: farther away, or where labels do not tell
+    lease_seconds: AboveZero = 30.0  #: for which a cache waits to be read
+    failures: Share = 0.0  #: prefills that answer with an error at once
+
+    def bytes_per_second(self, level: Level | None) -> float:
+        """Return how fast a cache goes to an engine that is so near."""
+        known = {"host": self.host, "rack": self.rack, "zone": self.zone}
+        return known.get(level or "", self.beyond)
 
 
 class Burst(_Part, frozen=True):
@@ -133,6 +154,7 @@ class Scenario(_Part, frozen=True):
 
     fleet: tuple[Pods, ...] = (Pods(count=8),)
     pickers: Pickers = Pickers()
+    transfers: Transfers = Transfers()
     policy: str = "default"  #: a name that `epp sim policies` shows, or a file of configuration
     traffic: Traffic = Traffic(preset="chat")
     changes: tuple[Crash | Add | Remove | Rollout, ...] = ()

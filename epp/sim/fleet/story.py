@@ -21,8 +21,9 @@ class Story(msgspec.Struct, gc=False):
     ideal_tokens: int  #: of the prompt, that an endless cache of the whole fleet would hold
     replica: int = 0  #: the picker that chose
     pod: int = -1  #: that served; -1 if none did
+    prefill_pod: int = -1  #: that computed its prompt for `pod`; -1 if none did
     predicted_tokens: int = 0  #: believed cached by the picker
-    cached_tokens: int = 0  #: found cached by the engine
+    cached_tokens: int = 0  #: found cached by the engine that computed the prompt
     first_at: float | None = None
     ended_at: float | None = None
     preemptions: int = 0

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from epp.disagg.remote.leg import LegFailed
 from epp.errors import EppError
 from epp.exchange import Exchange
-from epp.model import EndpointId
+from epp.headers import PREFILLER
+from epp.model import Endpoint, EndpointId
 from epp.model import Outcome as Ended
 from epp.prefix.exact.events import Event, Removed, Stored
 from epp.sim.demand.traffic import Demand
 from epp.sim.demand.work import Job, Maker, jobs_of
-from epp.sim.fleet.begun import begin
+from epp.sim.fleet.begun import begin, begin_task
 from epp.sim.fleet.leap import News
 from epp.sim.fleet.members import Members, configs_of
 from epp.sim.fleet.pod import Pod
@@ -24,7 +27,8 @@ from epp.sim.fleet.replica import Policy, Replica
 from epp.sim.fleet.scenario import Scenario
 from epp.sim.fleet.story import Moment, Outcome, Story
 from epp.sim.fleet.timeline import Timeline, VirtualLoop
-from epp.sim.model import Request
+from epp.sim.model import Finished, Request
+from epp.sim.split.legs import Kept, Legs
 
 SAMPLE_SECONDS = 1.0
 TOLD_EVERY = 200  #: requests, between two words on the progress
@@ -46,6 +50,8 @@ class _Open(msgspec.Struct, gc=False):
     replica: Replica
     exchange: Exchange | None = None
     pod: Pod | None = None
+    kept: Kept | None = None  #: its prompt, computed elsewhere
+    task: asyncio.Task[None] | None = None  #: waits for a prefill, or may
 
 
 class World:
@@ -82,6 +88,7 @@ class World:
         self._seen: set[int] = set()  # blocks that were ever asked for
         self._queue: deque[int] = deque()  # conversations that wait, in a closed loop
         self._numbers: dict[int, int] = {}  # of messages of events, by pod
+        self._broken: BaseException | None = None  # what a task raised
         self._left = sum(len(talk.steps) for talk in demand.talks)
         configs = configs_of(scenario, demand.block_tokens)
         policy = policy.for_blocks(configs[0].block_tokens)
@@ -94,7 +101,11 @@ class World:
             configs = [msgspec.structs.replace(each, journal=True) for each in configs]
         self.members = Members(
             scenario, configs, self.timeline, self.replicas,
-            tell=self._news, fail=self._fail, seed=seed,
+            around=self, seed=seed,
+        )  # fmt: skip
+        self._legs = Legs(
+            scenario.transfers, self.timeline,
+            emptied=self.members.emptied, draw=random.Random(f"{seed}/legs"),
         )  # fmt: skip
         block = self.members.block_tokens
         self._maker = Maker(demand.block_tokens, block, with_tokens=reads_events)
@@ -110,6 +121,8 @@ class World:
             self._loop.run()
         finally:
             self._loop.close()
+        if self._broken is not None:
+            raise self._broken
         ends = [story.ended_at or story.at for story in self._stories]
         return Outcome(
             self._policy.name, self._seed, self._stories, self._moments,
@@ -124,6 +137,14 @@ class World:
     def asked(self, request_id: str) -> Request:
         """Return what an engine is asked by a request under way."""
         return self._open[request_id].request
+
+    async def prefill(self, endpoint: Endpoint, request: Request) -> Kept:
+        """Have the prompt of a request computed.
+
+        Raises:
+            LegFailed: it was not.
+        """
+        return await self._legs.prefill(self.members.pods.get(endpoint.id), request)
 
     def _see(self) -> None:
         """Let policies look that may know everything."""
@@ -178,7 +199,11 @@ class World:
         opened = self._open[job.id] = _Open(jobs, job, story, request, replica)
         self.timeline.at(now + self._scenario.client_timeout_seconds, self._give_up, job.id)
         work = replica.route(self._maker.arrival(job, request, now))
-        begin(work, self._loop, lambda result: self._routed(opened, result))
+        if replica.runs_prefills:
+            opened.task = begin_task(work, self._loop, lambda found: self._routed(opened, found))
+            opened.task.add_done_callback(self._noticed)
+        else:
+            begin(work, self._loop, lambda found: self._routed(opened, found))
 
     def _ideal(self, request: Request) -> int:
         """Tokens of the prompt that were ever asked for."""
@@ -215,7 +240,42 @@ class World:
         opened.pod = pod
         story.pod = pod.number
         pod.sent += 1
-        wait = pod.pods.request_seconds
+        self._go_on(opened, result)
+
+    def _go_on(self, opened: _Open, exchange: Exchange) -> None:
+        """Have a routed request's prompt computed elsewhere, if it is to be and was not yet."""
+        leg, pick = exchange.leg, exchange.pick
+        if leg is None and pick.prefill is not None:
+            named = [pick.prefill, *pick.prefill_next][: pick.headers[PREFILLER].count(",") + 1]
+            opened.task = self._loop.create_task(self._beside(opened, named))
+            opened.task.add_done_callback(self._noticed)
+            return
+        self._send(opened, elsewhere=leg is not None and leg.endpoint is not None)
+
+    def _noticed(self, task: asyncio.Task[None]) -> None:
+        """End the run with what a task raised, as an event does."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._broken = error
+            self._loop.call_soon(self._loop.stop)
+
+    async def _beside(self, opened: _Open, named: Sequence[Endpoint]) -> None:
+        """Do what a sidecar does that is told of the endpoints ``named``."""
+        for endpoint in named:
+            try:
+                await self.prefill(endpoint, opened.request)
+            except LegFailed:
+                continue
+            self._send(opened, elsewhere=True)
+            return
+        self._send(opened, elsewhere=False)
+
+    def _send(self, opened: _Open, *, elsewhere: bool) -> None:
+        kept = opened.kept = self._legs.kept(opened.job.id) if elsewhere else None
+        if kept is not None:
+            opened.story.prefill_pod = kept.pod.number
+            opened.request = msgspec.structs.replace(opened.request, fetches=True)
+        wait = opened.pod.pods.request_seconds if opened.pod is not None else 0.0
         if wait:
             self.timeline.at(self.timeline.now() + wait, self._submit, opened)
         else:
@@ -235,7 +295,7 @@ class World:
 
     # --- answers -------------------------------------------------------------------------
 
-    def _news(self, pod: Pod, news: News) -> None:
+    def news(self, pod: Pod, news: News) -> None:
         """An engine ended its steps."""
         now = self.timeline.now()
         for request_id in news.first:
@@ -247,12 +307,27 @@ class World:
             self._publish(pod)
         for finished in news.finished:
             opened = self._open.get(finished.id)
-            if opened is not None and opened.exchange is not None:
-                story = opened.story
-                story.cached_tokens = finished.cached_tokens
-                story.preemptions = finished.preemptions
-                opened.replica.finished(opened.exchange, finished)
-                self._over(opened, "ok")
+            if opened is None:
+                self._legs.ended(pod, finished)
+            elif opened.exchange is not None:
+                self._answered(opened, finished)
+
+    def _answered(self, opened: _Open, finished: Finished) -> None:
+        story, kept = opened.story, opened.kept
+        fetched = kept is not None and finished.external_tokens > 0
+        story.cached_tokens = (
+            kept.cached if kept is not None and fetched else finished.cached_tokens
+        )
+        if not fetched:
+            story.prefill_pod = -1
+        story.preemptions = finished.preemptions
+        if opened.exchange is not None:
+            opened.replica.finished(opened.exchange, finished)
+        self._over(opened, "ok")
+
+    def fetch(self, pod: Pod, request_id: str) -> None:
+        """An engine is to read what another one computed."""
+        self._legs.fetch(pod, request_id)
 
     def _publish(self, pod: Pod) -> None:
         """Tell the pickers what an engine's cache gained and lost."""
@@ -273,17 +348,21 @@ class World:
             if replica.reads_events:
                 replica.feeds.tell(pod.endpoint_id, message)
 
-    def _fail(self, request_id: str) -> None:
+    def fail(self, request_id: str) -> None:
         """The engine of a request died."""
         opened = self._open.get(request_id)
         if opened is not None:
             self._over(opened, "failed")
+        else:
+            self._legs.died(request_id)
 
     def _give_up(self, request_id: str) -> None:
         """A client has waited too long."""
         opened = self._open.get(request_id)
         if opened is None:
             return
+        if opened.task is not None:
+            opened.task.cancel()
         if opened.pod is not None and opened.pod.alive:
             opened.pod.drop(request_id)
         self._over(opened, "abandoned")
@@ -292,6 +371,7 @@ class World:
         """A request is over, one way or another; its conversation goes on."""
         now, story = self.timeline.now(), opened.story
         del self._open[opened.job.id]
+        self._legs.forget(opened.job.id)
         story.outcome = outcome
         story.ended_at = now
         if opened.exchange is not None and not opened.exchange.ended:

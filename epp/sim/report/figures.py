@@ -59,6 +59,7 @@ class Routing(msgspec.Struct, frozen=True):
     flaps: float  #: share of later turns that went to another engine than the turn before
     reachable_hit_rate: float  #: one LRU cache of the fleet's size
     predicted_hit_rate: float  #: what the pickers believed
+    elsewhere: float  #: share of answers whose prompt another engine computed than decoded
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -137,6 +138,7 @@ def routing_of(stories: Sequence[Story], outcome: Outcome) -> Routing:
         flaps=flaps(served),
         reachable_hit_rate=outcome.reachable,
         predicted_hit_rate=predicted / prompt if prompt else 0.0,
+        elsewhere=sum(story.prefill_pod >= 0 for story in served) / len(served) if served else 0.0,
     )
 
 

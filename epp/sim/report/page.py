@@ -95,9 +95,11 @@ def _spread(found: Sequence[Summary]) -> str:
             routing.predicted_hit_rate, each.regret, routing.imbalance, routing.fairness,
         )  # fmt: skip
         numbers = [f"{share:.3f}" for share in shares]
-        more = [routing.herd, f"{routing.flaps:.3f}", each.preemptions]
+        more = [
+            routing.herd, f"{routing.flaps:.3f}", f"{routing.elsewhere:.3f}", each.preemptions
+        ]  # fmt: skip
         rows.append([run.policy, run.seed, *numbers, *more])
-    heads = "policy,seed,hit rate,ideal,one LRU,predicted,regret,imbalance,fairness,herd,flaps,preempted"
+    heads = "policy,seed,hit rate,ideal,one LRU,predicted,regret,imbalance,fairness,herd,flaps,elsewhere,preempted"
     return "<h2>How requests were spread</h2>" + _table(heads.split(","), rows)
 
 

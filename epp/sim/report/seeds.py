@@ -74,6 +74,7 @@ MEASURES: Mapping[str, Measure] = {
     "regret": lambda summary: summary.all.regret,
     "imbalance": lambda summary: summary.routing.imbalance,
     "flaps": lambda summary: summary.routing.flaps,
+    "elsewhere": lambda summary: summary.routing.elsewhere,
 }
 """Figures that are compared; times in seconds."""
 

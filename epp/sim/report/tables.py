@@ -31,7 +31,15 @@ def tables_of(found: Sequence[Summary]) -> tuple[Table, Table]:
         "requests", "TTFT p50", "p90", "p99", "TPOT p50", "E2E p90", "goodput", "shed", "failed"
     )
     spread = _table(
-        "hit rate", "ideal", "one LRU", "regret", "imbalance", "herd", "flaps", "preempted"
+        "hit rate",
+        "ideal",
+        "one LRU",
+        "regret",
+        "imbalance",
+        "herd",
+        "flaps",
+        "elsewhere",
+        "preempted",
     )
     for each in found:
         seen.add_row(each.policy, str(each.seed), "all", *seen_of(each.all))
@@ -104,9 +112,12 @@ def seen_of(figures: Figures) -> Sequence[str]:
 
 
 def _spread(figures: Figures, routing: Routing | None) -> list[str]:
-    shared = ["", "", ""]
+    shared = ["", "", "", ""]
     if routing is not None:
-        shared = [f"{routing.imbalance:.2f}", str(routing.herd), f"{routing.flaps:.3f}"]
+        shared = [
+            f"{routing.imbalance:.2f}", str(routing.herd), f"{routing.flaps:.3f}",
+            f"{routing.elsewhere:.3f}",
+        ]  # fmt: skip
     return [
         f"{figures.hit_rate:.3f}",
         f"{figures.ideal_hit_rate:.3f}",

@@ -1,0 +1,1 @@
+"""Prompts that one simulated engine computes and another one decodes, in virtual time."""

@@ -14,6 +14,8 @@ scraped load counts it. The exchange stays open for an entry that still tells th
 where scrapes have long counted fewer requests than are booked: the oldest bookings go, see `shortfall`.
 
 An entry may overtake the end of its own stream, so unmatched entries are kept for a moment.
+Clients may use an id for several requests at a time: an entry ends one that went where it says,
+if there is one, and else the oldest.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ whose upload is slow."""
 RELEASED = 4096  #: exchanges kept open without a booking: some gateways never open a log
 EARLY_ENTRIES = 4096  #: entries kept that came before their stream ended
 EARLY_SECONDS = 5.0  #: and for how long: a client may use its request id again later
+EARLY_ID = 1024  #: characters of an id that is kept so: clients make ids up
 
 
 class Knows(Protocol):
@@ -65,7 +68,7 @@ class Unseen:
         self._pool = pool
         self._clock = clock
         self._log_lost_at = -math.inf  #: when a log last ended; what it had not sent is lost
-        self._open: dict[str, list[tuple[Exchange, float]]] = {}
+        self._open: dict[str, dict[Exchange, float]] = {}  # since when, oldest first
         self._early: OrderedDict[str, tuple[Entry, float]] = OrderedDict()
         self._shortfall = Shortfall()
 
@@ -88,21 +91,35 @@ class Unseen:
         if early is not None and early[1] >= max(exchange.picked_at, now - EARLY_SECONDS):
             _end(exchange, early[0])
             return
-        self._open.setdefault(exchange.request.id, []).append((exchange, now))
+        self._open.setdefault(exchange.request.id, {})[exchange] = now
 
     def entry(self, entry: Entry) -> None:
         """Take one access-log entry. Duplicates and strangers change nothing."""
         waiting = self._open.get(entry.request_id)
         if waiting is None:
-            self._early[entry.request_id] = (entry, self._clock.now())
-            if len(self._early) > EARLY_ENTRIES:
-                self._early.popitem(last=False)
-                self.unmatched += 1
+            self._keep(entry)
             return
-        exchange, _ = waiting.pop(0)
+        exchange = _meant(waiting, entry.served)
+        del waiting[exchange]
         if not waiting:
             del self._open[entry.request_id]
         _end(exchange, entry)
+
+    def _keep(self, entry: Entry) -> None:
+        before = self._early.pop(entry.request_id, None)
+        self.unmatched += before is not None
+        if len(entry.request_id) > EARLY_ID:
+            self.unmatched += 1
+            return
+        self._early[entry.request_id] = (entry, self._clock.now())
+        if len(self._early) > EARLY_ENTRIES:
+            self._early.popitem(last=False)
+            self.unmatched += 1
+
+    def _drop_early(self, until: float) -> None:
+        while self._early and next(iter(self._early.values()))[1] < until:
+            self._early.popitem(last=False)
+            self.unmatched += 1
 
     def sweep(self) -> None:
         """Release and end what the evidence allows. Call it a few times a second.
@@ -110,9 +127,10 @@ class Unseen:
         O(open exchanges).
         """
         now = self._clock.now()
+        self._drop_early(now - EARLY_SECONDS)
         released: list[Exchange] = []
         booked: dict[EndpointId, list[tuple[float, Exchange]]] = {}
-        for exchange, since in [waiting for same in self._open.values() for waiting in same]:
+        for exchange, since in [each for same in self._open.values() for each in same.items()]:
             if self._is_over(exchange, since, now):
                 self._reap(exchange)
             elif exchange.released or self._may_release(exchange, since):
@@ -153,13 +171,19 @@ class Unseen:
 
     def _reap(self, exchange: Exchange) -> None:
         same = self._open[exchange.request.id]
-        left = [waiting for waiting in same if waiting[0] is not exchange]
-        if left:
-            self._open[exchange.request.id] = left
-        else:
+        del same[exchange]
+        if not same:
             del self._open[exchange.request.id]
         self.reaped += 1
         exchange.end(Outcome.UNKNOWN)
+
+
+def _meant(waiting: dict[Exchange, float], served: str) -> Exchange:
+    if len(waiting) > 1 and served:
+        for exchange in waiting:
+            if exchange.pick.endpoints[0].address == served:
+                return exchange
+    return next(iter(waiting))
 
 
 def _scraped(endpoint: Endpoint, after: float) -> bool:

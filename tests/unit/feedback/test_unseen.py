@@ -6,7 +6,7 @@ import msgspec
 
 from epp.clock import ManualClock
 from epp.exchange import Exchange
-from epp.feedback.unseen import EARLY_ENTRIES, MAX_AGE, RELEASED, Entry, Unseen
+from epp.feedback.unseen import EARLY_ENTRIES, EARLY_ID, MAX_AGE, RELEASED, Entry, Unseen
 from epp.ledger import Ledger
 from epp.model import Endpoint, Outcome, Pick, Usage
 from epp.pool import Pool
@@ -105,6 +105,53 @@ def test_two_requests_of_one_id_need_two_entries() -> None:
     assert world.in_flight == (1, 7)
     world.unseen.entry(done())
     assert world.in_flight == (0, 0)
+
+
+def test_of_two_requests_of_one_id_an_entry_ends_the_one_that_went_where_it_says() -> None:
+    world = World()
+    first = world.exchange()
+    world.endpoint = build.endpoint("b", host="10.0.0.2")
+    second = world.exchange()
+    for exchange in (first, second):
+        world.unseen.adopt(exchange)
+    world.unseen.entry(done(served="10.0.0.2:8000"))
+    assert (first.ended, second.ended) == (False, True)
+    world.unseen.entry(done(served="10.0.0.3:8000"))  # a retry elsewhere: nobody else is left
+    assert first.ended
+
+
+def test_many_requests_of_one_id_all_end() -> None:
+    world = World()
+    for _ in range(300):
+        world.unseen.adopt(world.exchange())
+    for _ in range(100):
+        world.unseen.entry(done())
+    world.clock.advance(MAX_AGE + 1)
+    world.unseen.sweep()
+    assert (len(world.unseen), world.unseen.reaped, world.in_flight) == (0, 200, (0, 0))
+    assert len(world.diary.endings) == 300
+
+
+def test_an_early_entry_that_nobody_claims_is_dropped_and_counted() -> None:
+    world = World()
+    world.unseen.entry(done("repeated"))
+    world.unseen.entry(done("refused"))
+    world.clock.advance(3.0)
+    world.unseen.entry(done("repeated"))  # takes the place of the one before
+    assert world.unseen.unmatched == 1
+    world.clock.advance(2.5)
+    world.unseen.sweep()
+    assert (world.unseen.unmatched, world.unseen._early.keys()) == (2, {"repeated"})
+    world.clock.advance(5.0)
+    world.unseen.sweep()
+    assert (world.unseen.unmatched, len(world.unseen._early)) == (3, 0)
+
+
+def test_an_early_entry_of_an_endless_id_is_not_kept() -> None:
+    world = World()
+    world.unseen.entry(done("x" * EARLY_ID))
+    world.unseen.entry(done("x" * (EARLY_ID + 1)))
+    assert (world.unseen.unmatched, len(world.unseen._early)) == (1, 1)
 
 
 def test_early_entries_are_bounded() -> None:

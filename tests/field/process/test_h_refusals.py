@@ -29,12 +29,12 @@ plugins: [{type: header-based-testing-filter}, {type: queue-scorer}]
                      id="scaled to zero"),
     ],
 )  # fmt: skip
-def test_b153_b159_a_refusal_says_which_kind_it_is_and_when_to_come_back(
+def test_b158_b153_b159_a_refusal_says_which_kind_it_is_and_when_to_come_back(
     endpoints: str, status: int, reason: str, kind: str, tmp_path: Path
 ) -> None:
-    """Field problems B153, B159: an empty pool looked full; no Retry-After was sent.
+    """Field problems B153, B158, B159: an empty pool looked full, or not asked for; no Retry-After.
 
-    llm-d/llm-d-router#1735, vllm-project/router PR 281.
+    llm-d/llm-d-router#1735, llm-d/llm-d-autoscaling#1403, vllm-project/router PR 281.
     """
     file = tmp_path / "endpoints.yaml"
     file.write_text(f"endpoints: {endpoints}\n")
@@ -44,6 +44,8 @@ def test_b153_b159_a_refusal_says_which_kind_it_is_and_when_to_come_back(
         async with serving(tmp_path, config, endpoints=where) as picker:
             head = gw.request_head({TEST_SELECTION: "10.9.9.9"}, method="GET", ends=True)
             (answer,) = await picker.gateway.exchange([head])
+            counted = f'epp_refused_requests_total{{status="{status}",reason="{reason}"}}'
+            assert await picker.metric(counted) == 1.0  # also before an endpoint was ever seen
         refusal = answer.immediate_response
         told = {each.header.key: each.header.raw_value for each in refusal.headers.set_headers}
         assert refusal.status.code == status

@@ -13,9 +13,12 @@ from epp.clock import ManualClock
 from epp.errors import ConfigError
 from epp.ledger import Ledger
 from epp.pool import Pool
+from epp.sim.fleet.scenario import scenario_of
 
 DOCS = Path(__file__).parents[3] / "docs" / "disaggregation.md"
-EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+BLOCKS = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+EXAMPLES = [each for each in BLOCKS if "kind: EndpointPickerConfig" in each]
+SCENARIOS = [each for each in BLOCKS if "fleet:" in each]
 
 
 def parts() -> Parts:
@@ -35,6 +38,12 @@ def test_an_example_is_one_that_can_be_used(text: str) -> None:
 def test_both_handlers_have_an_example() -> None:
     assert len(EXAMPLES) == 2
     assert "pair-profile-handler" in EXAMPLES[1]
+
+
+def test_the_scenario_is_one_that_can_be_run() -> None:
+    assert len(EXAMPLES) + len(SCENARIOS) == len(BLOCKS)
+    (scenario,) = map(scenario_of, SCENARIOS)
+    assert [(pods.count, pods.role) for pods in scenario.fleet] == [(4, "prefill"), (4, "decode")]
 
 
 def test_two_plugins_that_run_prefills_are_refused() -> None:

@@ -44,7 +44,7 @@ def test_b158_b153_b159_a_refusal_says_which_kind_it_is_and_when_to_come_back(
         async with serving(tmp_path, config, endpoints=where) as picker:
             head = gw.request_head({TEST_SELECTION: "10.9.9.9"}, method="GET", ends=True)
             (answer,) = await picker.gateway.exchange([head])
-            counted = f'epp_refused_requests_total{{status="{status}",reason="{reason}"}}'
+            counted = f'epp_refused_requests_total{{reason="{reason}",status="{status}"}}'
             assert await picker.metric(counted) == 1.0  # also before an endpoint was ever seen
         refusal = answer.immediate_response
         told = {each.header.key: each.header.raw_value for each in refusal.headers.set_headers}

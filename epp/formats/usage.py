@@ -22,6 +22,7 @@ from epp.model import Usage
 
 HEAD_BYTES = 4 * 1024
 TAIL_BYTES = 16 * 1024
+MOST = 2**53  #: counts from here on are nobody's; sums of them would be no numbers
 LOOK_AT = 8  #: last usages that are read; some engines put one on every event
 
 _KEY = re.compile(r'"(?:usage|meta_info)"\s*:\s*(?=\{)')
@@ -94,6 +95,6 @@ def _count(counts: dict[str, Any], *names: str) -> int | None:
     """Return the first of these counts that is one."""
     for name in names:
         value = counts.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST:
             return value
     return None

@@ -84,6 +84,7 @@ def test_what_a_model_says_is_not_its_usage() -> None:
         pytest.param({"type": "object", "properties": {}}, id="a schema's property"),
         pytest.param({"prompt_tokens": "5"}, id="text"),
         pytest.param({"prompt_tokens": -5, "completion_tokens": True}, id="no counts"),
+        pytest.param({"prompt_tokens": 2**53, "completion_tokens": 10**400}, id="nobody's"),
     ],
 )
 def test_a_usage_without_counts_is_none(counts: object) -> None:

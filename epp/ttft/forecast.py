@@ -21,7 +21,7 @@ prefix-cache-affinity-filter; here the throughput is learned and a constant is a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -42,6 +42,8 @@ from epp.ttft.fit import Fit
 from epp.ttft.parts import computed_tokens, foreseen
 from epp.ttft.queues import Numbers, Queues, Seen
 from epp.ttft.work import BEND, weight
+
+Amount = TypeVar("Amount", float, Numbers)
 
 UNLIKE = 8.0  #: times as fast or slow as all, that an endpoint is believed to be at most
 STAY = 5.0  #: seconds that an answer takes, before any was seen
@@ -103,10 +105,9 @@ class Forecaster:
         seen = self._queues.see(endpoints, every.per_token, self._clock.now())
         return Outlook(seen, every, self._stay, self._queues.mean, self._queues.share)
 
-    def works(self, uncached: Numbers, prompt: float) -> Numbers:
-        """Return the work of several numbers of uncached tokens, none more than ``prompt``."""
-        work: Numbers = uncached * ((1.0 + self._bend * prompt) - (self._bend / 2.0) * uncached)
-        return work
+    def works(self, uncached: Amount, prompt: float) -> Amount:
+        """Return the work of one or several numbers of uncached tokens of ``prompt``."""
+        return uncached * ((1.0 + self._bend * prompt) - (self._bend / 2.0) * uncached)
 
     def dump_state(self) -> Mapping[str, Any]:
         """Return what was learned, for people."""

@@ -17,6 +17,8 @@ product of uncached tokens and batch size, too, work weighs more the more reques
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import numpy as np
 
@@ -44,6 +46,7 @@ class Waits(msgspec.Struct, frozen=True, gc=False):
     queue: Numbers  #: work to be computed before
     used: Numbers  #: fraction of the KV cache in use
     room: Numbers  #: fraction of the KV cache that a token takes; 0.0 if not told
+    average: float  #: of `queue`
     backlog: float  #: requests' worth of work that waits on an average endpoint
 
 
@@ -56,12 +59,13 @@ def waits(outlook: Outlook) -> Waits:
         queue = np.maximum(_known(queue, 0.0), seen.own)
     used = kv + seen.sent * seen.room
     seconds = queue * per_token
-    if outlook.stay > 0.0 and used.max() > FULL:
+    if outlook.stay > 0.0 and np.maximum.reduce(used) > FULL:
         seconds = np.maximum(seconds, _until_room(outlook, used))
-    backlog = float(np.add.reduce(queue)) / (len(queue) * outlook.mean) - 1.0
-    return Waits(
-        seconds + (seen.rest + every.rest), per_token, queue, used, seen.room, max(backlog, 0.0)
-    )
+    seconds += seen.rest
+    seconds += every.rest
+    average = float(np.add.reduce(queue)) / len(queue)
+    backlog = max(average / outlook.mean - 1.0, 0.0)
+    return Waits(seconds, per_token, queue, used, seen.room, average, backlog)
 
 
 def costs(known: Waits, work: Numbers, *, tokens: float, mean: float, prices: Prices) -> Numbers:
@@ -74,11 +78,15 @@ def costs(known: Waits, work: Numbers, *, tokens: float, mean: float, prices: Pr
         mean: work of an average request.
         prices: what else counts.
     """
-    used = np.minimum(known.used + tokens * known.room, FULLEST)
-    factor = 1.0 + prices.keep + prices.crowd * known.backlog
-    own = known.per_token * (work * factor + used * (prices.memory * mean))
-    total: Numbers = known.seconds + own + used * BARRIER / (1.0 - used)
-    return total
+    used = tokens * known.room
+    used += known.used
+    np.minimum(used, FULLEST, out=used)
+    own = work * (1.0 + prices.keep + prices.crowd * known.backlog)
+    own += used * (prices.memory * mean)
+    own *= known.per_token
+    own += known.seconds
+    own += used * BARRIER / (1.0 - used)
+    return own
 
 
 def _until_room(outlook: Outlook, used: Numbers) -> Numbers:
@@ -92,8 +100,9 @@ def _until_room(outlook: Outlook, used: Numbers) -> Numbers:
 
 def _known(values: Numbers, otherwise: float) -> Numbers:
     """Put the largest known value where none is told; ``otherwise`` if none is known."""
-    missing = np.isnan(values)
-    if not missing.any():
+    if not math.isnan(np.maximum.reduce(values)):
         return values
-    worst = otherwise if missing.all() else float(np.nanmax(values))
-    return np.where(missing, worst, values)
+    worst = float(np.fmax.reduce(values))
+    known = values.copy()
+    np.copyto(known, otherwise if math.isnan(worst) else worst, where=np.isnan(values))
+    return known

@@ -31,6 +31,7 @@ class Slots:
     """The endpoints' own hashes, kept while the same are asked for."""
 
     def __init__(self) -> None:
+        self.places: dict[EndpointId, int] = {}  #: positions, by id
         self._ids: list[EndpointId] = []
         self._hashes: NDArray[np.uint64] = np.zeros(0, np.uint64)
 
@@ -41,21 +42,31 @@ class Slots:
             self._hashes = np.array(
                 [xxhash.xxh3_64_intdigest(n.encode()) for n in names], np.uint64
             )
+            self.places = {each: place for place, each in enumerate(ids)}
             self._ids = ids
         return self._hashes
 
 
-def fingerprint(request: InferenceRequest, match: PrefixMatch | None, held: Sequence[int]) -> int:
+def fingerprint(
+    request: InferenceRequest, match: PrefixMatch | None, held: Sequence[int], endpoints: int
+) -> int:
     """Return 64 bits by which a conversation is known: equal at each of its turns.
 
     The client's session, or the first block of the prompt that is not at home everywhere: what half
     of the endpoints hold, say a system prompt, tells nothing about the conversation.
+
+    Args:
+        request: to be known.
+        match: what is known of its prompt.
+        held: blocks that endpoints hold; those left out hold none.
+        endpoints: how many there are.
     """
     if request.session:
         return xxhash.xxh3_64_intdigest(request.session.encode())
     if match is None or not match.blocks:
         return xxhash.xxh3_64_intdigest(request.id.encode())
-    common = sorted(held)[len(held) // 2] if held else 0
+    place = len(held) - (endpoints + 1) // 2  # in the middle of all
+    common = sorted(held)[place] if place >= 0 and held else 0
     return int(match.blocks[min(common, len(match.blocks) - 1)])
 
 
@@ -65,11 +76,13 @@ def ranks(key: int, slots: NDArray[np.uint64], per_token: Numbers) -> Numbers:
     The faster own more. Speeds count in steps of a half power of two, since replicas learn them a
     little differently and must agree.
     """
-    mixed = (slots ^ np.uint64(key & _ALL)) * _MIX
-    mixed = (mixed ^ (mixed >> _HALF)) * _MIX
+    mixed = slots ^ np.uint64(key & _ALL)
+    mixed *= _MIX
+    mixed ^= mixed >> _HALF
+    mixed *= _MIX
     unit: Numbers = np.multiply(mixed, _UNIT, dtype=np.float64)
-    fastest = per_token.min()
-    if per_token.max() <= fastest * LIKE:
+    fastest = np.minimum.reduce(per_token)
+    if np.maximum.reduce(per_token) <= fastest * LIKE:
         return unit
     slower = np.exp2(np.round(2.0 * np.log2(per_token / fastest)) / 2.0)
     # The order of -w / ln(h) is that of h to the power of 1 / w.
@@ -77,9 +90,12 @@ def ranks(key: int, slots: NDArray[np.uint64], per_token: Numbers) -> Numbers:
     return near
 
 
-def owner(near: Numbers, queue: Numbers, work: float) -> int:
-    """Return the position of the nearest endpoint whose queue is within bounds."""
-    bound = BOUND * (float(np.add.reduce(queue)) / len(queue) + work)
+def owner(near: Numbers, queue: Numbers, load: float) -> int:
+    """Return the position of the nearest endpoint whose queue is within bounds of ``load``.
+
+    That is the queue which all would have if work were spread evenly, the request's own on top.
+    """
+    bound = BOUND * load
     nearest = int(near.argmax())
     if queue[nearest] <= bound:
         return nearest

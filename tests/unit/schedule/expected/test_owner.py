@@ -50,24 +50,26 @@ def test_one_that_goes_moves_its_own_prompts_only() -> None:
 
 def test_an_owner_with_too_much_to_do_gives_way_to_the_next() -> None:
     near = np.array([0.9, 0.5, 0.7])
-    assert owner(near, np.array([1000.0, 1000.0, 1000.0]), 100.0) == 0
+    assert owner(near, np.array([1000.0, 1000.0, 1000.0]), 1100.0) == 0
     # 1.25 * (mean 1,000 + 100) are 1,375.
-    assert owner(near, np.array([1376.0, 924.0, 700.0]), 100.0) == 2
+    assert owner(near, np.array([1376.0, 924.0, 700.0]), 1100.0) == 2
 
 
 def test_a_conversation_is_known_by_its_session() -> None:
     one, other = (build.request(session=name) for name in ("s-1", "s-2"))
-    assert fingerprint(one, MATCH, [0, 0]) == fingerprint(one, None, [])
-    assert fingerprint(one, MATCH, []) != fingerprint(other, MATCH, [])
+    assert fingerprint(one, MATCH, [0, 0], 2) == fingerprint(one, None, [], 2)
+    assert fingerprint(one, MATCH, [], 2) != fingerprint(other, MATCH, [], 2)
 
 
 def test_else_by_the_first_block_that_is_not_at_home_everywhere() -> None:
     request = build.request()
-    assert fingerprint(request, MATCH, []) == 11
-    assert fingerprint(request, MATCH, [2, 2, 4, 0]) == 13  # two blocks are on half of the pods
-    assert fingerprint(request, MATCH, [4, 4, 4, 4]) == 14
+    assert fingerprint(request, MATCH, [], 2) == 11
+    assert fingerprint(request, MATCH, [2, 2, 4, 0], 4) == 13  # two blocks are on half of the pods
+    assert fingerprint(request, MATCH, [2, 4, 2], 4) == 13  # one that is left out holds none
+    assert fingerprint(request, MATCH, [4], 3) == 11
+    assert fingerprint(request, MATCH, [4, 4, 4, 4], 4) == 14
 
 
 def test_without_any_block_each_request_is_its_own() -> None:
     one, other = build.request(id="r-1"), build.request(id="r-2")
-    assert fingerprint(one, None, []) != fingerprint(other, None, [])
+    assert fingerprint(one, None, [], 2) != fingerprint(other, None, [], 2)

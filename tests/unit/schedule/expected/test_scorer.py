@@ -25,7 +25,9 @@ from epp.model import (
 )
 from epp.schedule.expected import ExpectedTtftScorer
 from epp.schedule.expected.scorer import TIE
-from epp.ttft.forecast import Forecaster
+from epp.ttft.fit import PRIOR
+from epp.ttft.forecast import STAY, Forecaster
+from epp.ttft.queues import MEAN, UNDER_WAY
 from tests.support import build
 
 BLOCKS = tuple(BlockHash(n) for n in range(1, 41))
@@ -148,6 +150,44 @@ def test_the_order_of_endpoints_changes_nothing(queued: list[int], chance: Any) 
     one = dict(zip((e.id for e in endpoints), seconds(asked(), *endpoints), strict=True))
     other = dict(zip((e.id for e in shuffled), seconds(asked(), *shuffled), strict=True))
     assert one == pytest.approx(other)
+
+
+def naive(asked_: InferenceRequest, held: list[int], facts: list[tuple[int, float]]) -> list[float]:
+    """The formula of the documentation, one endpoint after the other, without hope and hash.
+
+    ``facts`` are requests that wait and the KV cache in use; nobody has answered, nothing is ours.
+    """
+    per_token, rest, mean, prompt = PRIOR.per_token, PRIOR.rest, MEAN, asked_.prompt_tokens
+    queues = [(n + UNDER_WAY * min(n, 1)) * mean for n, _ in facts]
+    backlog = max(sum(queues) / len(queues) / mean - 1.0, 0.0)
+    found = []
+    for blocks, queue, (waiting, used) in zip(held, queues, facts, strict=True):
+        left = max(prompt - 64 * blocks, 0)
+        prefill = per_token * left * (1.0 + 3.5e-5 * (prompt - left / 2.0))
+        wait = max(queue * per_token, waiting * STAY / 8.0 if used > 0.85 else 0.0)
+        memory = 0.15 * used / (1.0 - used) + 4.0 * mean * per_token * used
+        found.append(wait + (1.0 + 0.5 + 4.0 * backlog) * prefill + memory + rest)
+    return found
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 9), st.floats(0.0, 0.97)), min_size=1,
+        max_size=9,
+    )
+)  # fmt: skip
+def test_costs_are_those_of_the_formula_taken_one_by_one(
+    pods: list[tuple[int, int, float]],
+) -> None:
+    endpoints = [
+        pod(f"p{i}", queued=queued, running=8, kv_usage=used)
+        for i, (_, queued, used) in enumerate(pods)
+    ]
+    request = asked({f"p{i}": blocks for i, (blocks, _, _) in enumerate(pods) if blocks})
+    expected = naive(request, [each[0] for each in pods], [each[1:] for each in pods])
+    # A prompt's hash is worth a millisecond at most.
+    assert seconds(request, *endpoints) == pytest.approx(expected, rel=1e-9, abs=1.01 * TIE)
 
 
 # --- what owners are hoped to hold ---------------------------------------------------------------

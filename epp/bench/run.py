@@ -22,6 +22,7 @@ from rich.table import Table
 from epp.bench import access_log, kv, targets
 from epp.bench.kv_live import live
 from epp.bench.policy import decisions
+from epp.bench.prefill import dispatch
 from epp.bench.schedule import schedule
 from epp.gateway.options import Mode
 from epp.gateway.render import GatewayOptions
@@ -32,6 +33,7 @@ WARM_SECONDS = 2.5  #: the picker chooses its CPU meanwhile
 WIDTH = 96  #: of the table, at least
 STREAMS = 256  #: answers streamed at once
 ENTRIES_PER_SECOND = 2000  #: of the access log
+PREFILLS_PER_SECOND = 200.0
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +149,11 @@ def _access_log(seconds: float) -> Measured:
                     cost.core_percent)  # fmt: skip
 
 
+def _prefill(seconds: float) -> Measured:
+    seen = uvloop.run(dispatch(PREFILLS_PER_SECOND, seconds))
+    return Measured(None, None, seen.rate, seen.p50_ms, seen.p99_ms, seen.requests, seen.alone)
+
+
 def _kv(measure: Callable[[float], kv.Cost], seconds: float) -> Measured:
     cost = measure(seconds)
     return Measured(cost.cpu_ms, None, cost.rate, cost.p50_ms, cost.p99_ms, cost.count, 0)
@@ -178,6 +185,7 @@ INSIDE: Mapping[str, Callable[[float], Measured]] = {
     "expected_ttft_100": partial(_expected_ttft, 100),
     "expected_ttft_1000": partial(_expected_ttft, 1000),
     "access_log_2000": _access_log,
+    "prefill_200rps": _prefill,
     "kv_ingest": partial(_kv, kv.ingest),
     "kv_lookup_8k_1000": partial(_kv, kv.look_up_8k),
     "kv_lookup_128k": partial(_kv, kv.look_up_128k),

@@ -28,6 +28,7 @@ HELPS = {
     "tell_served": "tell the picker who served (stock and override-host; false before Envoy 1.38)",
     "lean_usage": "read token usage from answers, with filters Envoy calls unfinished (from 1.38)",
     "lean_ttft": "measure the time to the first chunk, in Lua",
+    "mirror": "HOST:PORT of an epp traffic mirror, which gets a copy of each request",
 }
 
 

@@ -15,6 +15,7 @@ from envoy_data_plane.envoy.config.route.v3 import (
     RetryPolicyRetryHostPredicate,
     Route,
     RouteAction,
+    RouteActionRequestMirrorPolicy,
     RouteConfiguration,
     RouteMatch,
     VirtualHost,
@@ -29,7 +30,7 @@ from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutatio
 from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
 from envoy_data_plane.google.protobuf import Any as Packed
 
-from epp.gateway.clusters import BUFFER_BYTES, ENGINES, address, engines, picker
+from epp.gateway.clusters import BUFFER_BYTES, ENGINES, MIRROR, address, engines, mirror, picker
 from epp.gateway.filters import access_logs, filters
 from epp.gateway.options import GatewayOptions
 from epp.headers import CONTROL
@@ -46,6 +47,8 @@ def bootstrap(options: GatewayOptions) -> dict[str, Any]:
     clusters = [engines(options, name) for name in options.pools or (ENGINES,)]
     if options.mode != "direct":
         clusters.append(picker(options))
+    if options.mirror:
+        clusters.append(mirror(options))
     whole = Bootstrap(
         admin=Admin(address=address(options.admin_host, options.admin_port)),
         static_resources=BootstrapStaticResources(
@@ -109,17 +112,28 @@ def _routes(options: GatewayOptions) -> list[Route]:
         Route(
             name=pool,
             match=RouteMatch(prefix=f"/{pool}/"),
-            route=RouteAction(cluster=pool, timeout=timedelta(0), prefix_rewrite="/"),
+            route=RouteAction(
+                cluster=pool,
+                timeout=timedelta(0),
+                prefix_rewrite="/",
+                request_mirror_policies=_copies(options),
+            ),
         )
         for pool in options.pools
     ]
 
 
 def _route(options: GatewayOptions) -> Route:
-    action = RouteAction(cluster=ENGINES, timeout=timedelta(0))
+    action = RouteAction(
+        cluster=ENGINES, timeout=timedelta(0), request_mirror_policies=_copies(options)
+    )
     if options.mode != "direct" and options.routing == "override-host":
         action.retry_policy = _retries(options)
     return Route(match=RouteMatch(prefix="/"), route=action)
+
+
+def _copies(options: GatewayOptions) -> list[RouteActionRequestMirrorPolicy]:
+    return [RouteActionRequestMirrorPolicy(cluster=MIRROR)] if options.mirror else []
 
 
 def _retries(options: GatewayOptions) -> RetryPolicy:

@@ -60,6 +60,7 @@ from epp.headers import DESTINATION, DESTINATION_NAMESPACE, SERVED
 
 PICKER = "picker"
 ENGINES = "engines"
+MIRROR = "mirror"
 
 _PROTOCOLS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 CONNECT_SECONDS = 2
@@ -68,6 +69,7 @@ PING_SECONDS = 10
 CHECK_SECONDS = 0.25  #: between looks at the picker's health, each by every Envoy
 CHECK_TIMEOUT_SECONDS = 1
 BUFFER_BYTES = 32 * 2**20
+MIRRORED = 128  #: copies of requests on their way to a mirror; one that hangs gets no more
 UNLIMITED = 1_000_000  #: connections and requests: the picker limits, not the gateway
 
 
@@ -93,7 +95,7 @@ def picker(options: GatewayOptions) -> Cluster:
             _PROTOCOLS: Packed.pack(UpstreamOptions(explicit_http_config=http2))
         },
         transport_socket=_tls() if options.picker_tls else None,
-        circuit_breakers=_unlimited(),
+        circuit_breakers=_breakers(UNLIMITED),
     )
     if options.fail_open:
         cluster.health_checks = [_health_check()]
@@ -138,7 +140,7 @@ def engines(options: GatewayOptions, name: str = ENGINES) -> Cluster:
                 )
             )
         },
-        circuit_breakers=_unlimited(),
+        circuit_breakers=_breakers(UNLIMITED),
     )
     if options.mode != "direct" and options.routing == "original-dst":
         cluster.type = ClusterDiscoveryType.ORIGINAL_DST
@@ -161,7 +163,24 @@ def engines(options: GatewayOptions, name: str = ENGINES) -> Cluster:
     return cluster
 
 
-def places_of(endpoints: Sequence[str]) -> list[tuple[str, int]]:
+def mirror(options: GatewayOptions) -> Cluster:
+    """The mirror of requests, over HTTP/1.1; it answers at once, or is given nothing more.
+
+    Raises:
+        ConfigError: its address is not ``host:port``.
+    """
+    places = places_of([options.mirror], "--mirror")
+    return Cluster(
+        name=MIRROR,
+        type=_discovery(*(host for host, _ in places)),
+        connect_timeout=timedelta(seconds=CONNECT_SECONDS),
+        per_connection_buffer_limit_bytes=BUFFER_BYTES,
+        load_assignment=_assignment(MIRROR, places),
+        circuit_breakers=_breakers(MIRRORED),
+    )
+
+
+def places_of(endpoints: Sequence[str], flag: str = "--endpoints") -> list[tuple[str, int]]:
     """Split ``host:port`` each; IPv6 hosts are in brackets there, and without them here.
 
     Raises:
@@ -170,7 +189,7 @@ def places_of(endpoints: Sequence[str]) -> list[tuple[str, int]]:
     try:
         return [(each.host, each.port) for each in parse_addresses(",".join(endpoints))]
     except ValueError as error:
-        raise ConfigError(f"--endpoints: {error}") from error
+        raise ConfigError(f"{flag}: {error}") from error
 
 
 def _override_host(*, tell_served: bool) -> LoadBalancingPolicy:
@@ -231,14 +250,12 @@ def _tls() -> TransportSocket:
     return TransportSocket(name="envoy.transport_sockets.tls", typed_config=Packed.pack(context))
 
 
-def _unlimited() -> CircuitBreakers:
+def _breakers(most: int) -> CircuitBreakers:
     return CircuitBreakers(
         thresholds=[
             CircuitBreakersThresholds(
-                max_connections=UNLIMITED,
-                max_pending_requests=UNLIMITED,
-                max_requests=UNLIMITED,
-                max_retries=UNLIMITED,
+                max_connections=most, max_pending_requests=most, max_requests=most,
+                max_retries=most,
             )
         ]
-    )
+    )  # fmt: skip

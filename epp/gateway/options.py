@@ -38,3 +38,4 @@ class GatewayOptions(msgspec.Struct, frozen=True):
     """Tell the picker which endpoint served, in stock mode with override-host: from Envoy 1.38 on."""
     lean_usage: bool = False  #: read token usage from answers (filters Envoy calls unfinished)
     lean_ttft: bool = False  #: measure the time to the first chunk in Lua
+    mirror: str = ""  #: ``host:port`` of `epp traffic mirror`, which gets a copy of each request

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from epp.terminal.arguments import count, positive
+from epp.terminal.arguments import count, port, positive
 from epp.traffic.files import READERS, WRITERS, Reading, read_trace, told, write_trace
 from epp.traffic.trace import Trace, TraceError
 
@@ -21,6 +21,7 @@ def add_arguments(traffic: argparse.ArgumentParser) -> None:
     _synth(verbs)
     _compare(verbs)
     _replay(verbs)
+    _mirror(verbs)
 
 
 def _convert(verbs: Any) -> None:
@@ -192,6 +193,39 @@ def _run_replay(parsed: argparse.Namespace) -> int:
     if parsed.prompt == "tokens" and parsed.api != "completions":
         raise TraceError("--prompt tokens needs --api completions")
     return run(parsed, read(parsed))
+
+
+def _mirror(verbs: Any) -> None:
+    mirror = verbs.add_parser(
+        "mirror",
+        help="ask a shadow gateway what clients ask",
+        description="Take the copies of an Envoy's request mirror (epp gateway --mirror), and send "
+        "those of some conversations to another gateway, whose picker chooses for itself. "
+        "Its answers are dropped.",
+    )
+    mirror.add_argument("--to", required=True, metavar="URL", help="the shadow gateway")
+    mirror.add_argument(
+        "--tenants", required=True, metavar="A,B,...",
+        help="fairness ids whose requests may be copied; '*': everybody's",
+    )  # fmt: skip
+    mirror.add_argument("--share", type=float, default=0.1, help="of conversations, up to 1")
+    mirror.add_argument("--listen-host", default="127.0.0.1", help="for Envoy")
+    mirror.add_argument("--listen-port", type=port, default=9300, help="for Envoy; 0: any")
+    mirror.add_argument("--in-flight", type=positive, default=64, help="copies; more are dropped")
+    mirror.add_argument(
+        "--body-bytes", type=int, default=4 * 2**20, help="of a copy; larger ones are dropped"
+    )
+    mirror.add_argument("--timeout", type=above_zero, default=300.0, help="seconds of a copy")
+    mirror.add_argument(
+        "--key-file", default="", help="32 bytes or more: mirrors that share it choose alike"
+    )
+    mirror.set_defaults(run=_run_mirror)
+
+
+def _run_mirror(parsed: argparse.Namespace) -> int:
+    from epp.traffic.mirror.run import run  # noqa: PLC0415
+
+    return run(parsed)
 
 
 def add_input(verb: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from epp.commands.asking import Admin, admin_of, ask
 from epp.errors import ConfigError
+from epp.terminal.output import printable
 
 PATIENCE_SECONDS = 5.0
 LEAST_WIDTH = 120  #: characters that the tables need
@@ -57,8 +58,8 @@ def fetch(request_id: str, admin: Admin) -> Receipt:
 def explained(receipt: Receipt) -> Iterator[RenderableType]:
     """Put a receipt into words and tables."""
     yield Text.assemble(
-        ("request ", "dim"), receipt["request_id"], ("  model ", "dim"), receipt["model"] or NONE,
-        ("  format ", "dim"), receipt["format"], ("  prompt ", "dim"),
+        ("request ", "dim"), printable(receipt["request_id"]),
+        ("  model ", "dim"), printable(receipt["model"]) or NONE, ("  format ", "dim"), receipt["format"], ("  prompt ", "dim"),
         f"{receipt['prompt_tokens']} tokens", f"  {receipt['seconds_ago']:.1f} s ago",
     )  # fmt: skip
     yield Text.assemble(
@@ -151,13 +152,14 @@ def _profile(profile: Receipt, receipt: Receipt) -> Iterator[RenderableType]:
     for scorer in profile["scorers"]:
         words = scorer["scorer"].removesuffix("-scorer").replace("-", " ")  # wraps by words
         width = max(map(len, words.split()), default=1)
-        table.add_column(f"{words}\nx {scorer['weight']:g}", justify="right", min_width=width)
+        title = Text(f"{words}\nx {scorer['weight']:g}")
+        table.add_column(title, justify="right", min_width=width)
     for head in ("cached", "in flight", "tokens", "waiting", "running", "KV"):
         table.add_column(head, justify="right", min_width=max(map(len, head.split())))
     sent = {receipt["picked"], receipt["prefill"]}
     for row in profile["endpoints"]:
         style = "bold green" if row["endpoint"] in sent else ""
-        table.add_row(*_cells(row), style=style)
+        table.add_row(*map(Text, _cells(row)), style=style)
     yield table
 
 

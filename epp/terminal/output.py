@@ -38,6 +38,11 @@ def complain(text: str) -> None:
         print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
+def printable(text: str) -> str:
+    """Return ``text`` as a terminal may show it: what clients wrote may be orders to it."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
 def let_go() -> None:
     """Drop what could not be written, so that the interpreter does not try again at its end."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):

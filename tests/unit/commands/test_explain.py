@@ -107,6 +107,24 @@ def test_the_text_has_every_number_an_operator_asks_for() -> None:
         assert words in page, words
 
 
+def test_addresses_of_ipv6_and_names_in_brackets_are_shown_as_they_are() -> None:
+    told = receipt(row("[fd00::1]:8000", 2.0, 0.9, 0.9), picked="[fd00::1]:8000", prefill="[::1]:1")
+    told["profiles"][0]["scorers"][0]["scorer"] = "[/mine]"
+    shown = text(told)
+    assert shown.count("[fd00::1]:8000 ") == 2  # in the line that tells the pick, and in the table
+    assert "[::1]:1" in shown
+    assert "[/mine]" in shown
+
+
+def test_what_clients_wrote_gives_no_orders_to_a_terminal() -> None:
+    told = receipt(
+        row("a:1", 2.0, 0.9, 0.9), request_id="r\x1b[2J\udcff", model="\x1b]0;m\x07\u202ex"
+    )
+    shown = text(told)
+    assert "request r\ufffd[2J\ufffd  model \ufffd]0;m\ufffd\ufffdx" in shown
+    assert shown.replace("\n", "").isprintable()
+
+
 def test_what_is_not_known_is_a_dash_and_an_open_request_says_so() -> None:
     page = text(receipt(row("a:1", 1.0, 0.5, 0.0), predicted_cached_tokens=None, model=""))
     assert "model –" in page

@@ -13,6 +13,7 @@ from epp.traffic.trace import Trace
 
 PROFILE = "qwen3-32b-h200-tp2"
 AMPLE, TIGHT = 767_000, 250_000  #: tokens that an engine's KV cache holds
+LONGER = 4  #: times as many requests, for caches that are warm in most of a run
 CONVERSATION, SYNTHETIC = "conversation_trace.jsonl", "synthetic_trace.jsonl"
 AGENTS = "weka_fleet_1h_96k.mooncake.jsonl.gz"
 AZURE = "AzureLLMInferenceTrace_conv.csv"
@@ -65,7 +66,9 @@ def demand_for(cell: Cell, seed: int) -> Demand:
 
 
 def _replicas(trace: str, requests: int) -> list[Cell]:
-    made = []
+    longer = _trace(trace, LONGER * requests)
+    eight = Pickers(replicas=8, scrape_seconds=0.5)
+    made = [_cell("conversation x1, longer", longer, pickers=eight)]
     for replicas in (1, 8, 32):
         for scrape in (0.05, 0.5, 5.0):
             if scrape == 0.5 or replicas == 8:
@@ -84,6 +87,7 @@ def _traffics(traces: Traces, requests: int) -> Sequence[Cell]:
         _cell("Azure conversation x4", _trace(traces.find(AZURE), requests, 4.0), pickers=eight),
         _cell("shared prefixes, made", _made("b2b", requests), pickers=eight),
         _cell("agents, made", _made("coding-agent", requests), pickers=eight),
+        _cell("tenants, made x6", _made("api-batch", requests, 6.0), pickers=eight),
     )
 
 
@@ -100,7 +104,7 @@ def _fleets(trace: str, requests: int) -> Sequence[Cell]:
 
 def _events(trace: str, requests: int) -> list[Cell]:
     made = []
-    for loss in (0.0, 0.3):
+    for loss in (0.0, 0.3, 1.0):
         pickers = Pickers(replicas=8, scrape_seconds=0.5, events=Events(loss=loss))
         name = f"KV events, {loss:.0%} lost"
         made.append(_cell(name, _trace(trace, requests), pickers=pickers, exact=True))
@@ -120,5 +124,5 @@ def _trace(path: str, requests: int, rate: float = 1.0) -> Traffic:
     return Traffic(files=(path,), requests=requests, rate=rate, think_rate=rate)
 
 
-def _made(preset: str, requests: int) -> Traffic:
-    return Traffic(preset=preset, seconds=600.0, requests=requests)
+def _made(preset: str, requests: int, rate: float = 1.0) -> Traffic:
+    return Traffic(preset=preset, seconds=600.0, requests=requests, rate=rate)

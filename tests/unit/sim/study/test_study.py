@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epp.sim.study.cells import Traces, cells, demand_for
-from epp.sim.study.page import Result, page_of, verdict_of
+from epp.sim.study.page import Result, finalists, page_of, verdict_of
 
 
 def result(policy: str, p50: float, p90: float, p99: float, seed: int = 1) -> Result:
@@ -23,20 +23,40 @@ def test_a_cell_is_judged_against_the_best_of_the_others_by_means_over_seeds() -
     found = verdict_of(results)
     # p99: 10 against lmetric's 10; p50: 0.6 against 0.5; p90: the default's 5 against 2.
     assert (found.p99, found.p50, found.p90_default) == pytest.approx((1.0, 1.2, 2.5))
+    assert found.best == "lmetric"
     assert not found.holds
     assert "**no**" in page_of(["one"], results, seeds=2, requests=10)
+
+
+def test_more_seeds_go_to_ours_the_default_and_whoever_may_be_the_best() -> None:
+    by_p99 = [result(f"tail-{n}", 5.0 + n, 9.0, 10.0 + n) for n in range(5)]
+    by_p50 = [result(f"middle-{n}", 0.1 + n, 9.0, 90.0 + n) for n in range(3)]
+    ours = [result("best", 9.0, 9.0, 99.0), result("llm-d-2-2-3", 9.0, 9.0, 99.0)]
+    assert sorted(finalists([*by_p99, *by_p50, *ours])) == [
+        "best", "llm-d-2-2-3", "middle-0", "middle-1", "tail-0", "tail-1", "tail-2", "tail-3",
+    ]  # fmt: skip
+
+
+def test_a_policy_that_ran_once_is_shown_and_judges_nothing() -> None:
+    ours = [result("best", 1.0, 1.0, 10.0, seed=seed) for seed in (1, 2)]
+    default = [result("llm-d-2-2-3", 1.0, 1.0, 10.0, seed=seed) for seed in (1, 2)]
+    results = [*ours, *default, result("lucky", 0.1, 0.1, 1.0)]
+    assert verdict_of(results).p99 == 1.0
+    assert "| lucky | 0.10 | 0.10 | 1.00 | 0.500 |" in page_of(
+        ["one"], results, seeds=2, requests=9
+    )
 
 
 def test_as_good_as_the_best_holds() -> None:
     results = [result("best", 0.55, 1.0, 10.4), result("llm-d-2-2-3", 0.5, 1.0, 10.0)]
     assert verdict_of(results).holds
     page = page_of(["one"], results, seeds=1, requests=10)
-    assert "| one | 1.04 | 1.10 | 1.00 | yes |" in page
+    assert "| one | 1.04 | llm-d-2-2-3 | 1.10 | 1.00 | yes |" in page
 
 
 def test_cells_without_their_trace_are_left_out(tmp_path: Path) -> None:
     names = [cell.name for cell in cells(Traces(tmp_path), 10)]
-    assert names == ["shared prefixes, made", "agents, made"]
+    assert names == ["shared prefixes, made", "agents, made", "tenants, made x6"]
 
 
 def test_what_is_reported_on_is_the_second_half_of_a_trace(tmp_path: Path) -> None:

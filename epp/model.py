@@ -29,6 +29,10 @@ NO_LABELS: Mapping[str, str] = {}
 ROLE = "llm-d.ai/role"
 """Label of a pod: which stages of a disaggregated request it serves."""
 
+GROUP = "epp/group"
+"""Label of a pod: pods with the same value are one engine, each port a rank of it, none of which
+answers without all others. Without it ranks are engines of their own."""
+
 
 @lru_cache(maxsize=8192)
 def join_host_port(host: str, port: int) -> str:

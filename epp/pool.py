@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from epp.model import Endpoint, EndpointId, Load
+from epp.model import GROUP, Endpoint, EndpointId, Load
 
 Forget = Callable[[EndpointId], None]
 Changed = Callable[[], None]
@@ -95,13 +96,16 @@ class Pool:
     def routable(self) -> tuple[Endpoint, ...]:
         """Those that may get a new request.
 
-        Not draining, reachable and awake. If that leaves nothing, the rules about health are
-        ignored rather than the traffic refused: first reachability and sleep, never draining.
+        Not draining, reachable and awake, and of no group that has a rank which is not. If that
+        leaves nothing, the rules about health are ignored rather than the traffic refused: first that of
+        groups, then reachability and sleep, never draining.
         """
         if self._routable is None:
-            staying = [e for e in self.snapshot() if not e.draining]
+            every = self.snapshot()
+            staying = [e for e in every if not e.draining]
             well = [e for e in staying if e.reachable and not (e.load and e.load.asleep)]
-            self._routable = tuple(well or staying)
+            whole = well if len(well) == len(every) else _of_whole_groups(well, every)
+            self._routable = tuple(whole or well or staying)
         return self._routable
 
     def _members_changed(self) -> None:
@@ -111,3 +115,10 @@ class Pool:
     def _tell(self, endpoint_id: EndpointId) -> None:
         for forget in tuple(self._forget):
             forget(endpoint_id)
+
+
+def _of_whole_groups(well: Sequence[Endpoint], every: Sequence[Endpoint]) -> list[Endpoint]:
+    """Return those of ``well`` whose group has no rank that is not among them."""
+    sizes = Counter(e.labels[GROUP] for e in every if GROUP in e.labels)
+    sizes.subtract(e.labels[GROUP] for e in well if GROUP in e.labels)
+    return [e for e in well if not sizes[e.labels.get(GROUP, "")]]

@@ -234,8 +234,8 @@ def elsewhere(
     if not spare:
         return result.chosen
     scored = zip(result.scores, result.candidates, strict=True)
-    best = nlargest(spare + len(result.chosen), scored, key=itemgetter(0))
-    others = [each for _, each in best if each not in result.chosen]
+    best = nlargest(spare + len(result.chosen) + 1, scored, key=itemgetter(0))
+    others = [each for _, each in best if each not in result.chosen and each is not peer]
     return (*result.chosen, *others[:spare])
 
 

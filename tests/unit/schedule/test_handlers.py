@@ -104,6 +104,31 @@ def test_b133_headers_hold_exactly_what_was_chosen_with_ipv6_in_brackets() -> No
     assert {headers.PREFILLER, headers.ENCODERS} <= headers.CONTROL  # the client's are removed
 
 
+def test_the_prefill_header_names_the_next_best_in_order_each_with_its_own_port() -> None:
+    six = build.endpoint("six", host="2001:db8::2", port=8201)
+    next_ = build.endpoint("next", host="10.0.0.5", port=8202)
+    last = build.endpoint("last", host="10.0.0.6")
+    both = {"p": (PREFILL, 0.9), "d": (DECODE, 0.8), "n": (next_, 0.7), "s": (six, 0.4)}
+
+    class Scored(FixedProfiles):
+        def run(self, name: str, request: InferenceRequest) -> ProfileResult:
+            if name != "prefill":
+                return super().run(name, request)
+            found, scores = zip(*both.values(), (last, 0.1), strict=True)
+            return ProfileResult((PREFILL,), found, scores)
+
+    def named(fallbacks: int) -> str:
+        deciders = {"prefill": "always"}
+        handler = make(DisaggProfileHandler, deciders=deciders, prefillFallbacks=fallbacks)
+        return str(handler.handle(build.request(), Scored(ALL)).headers[headers.PREFILLER])
+
+    first, second, third = "10.0.0.2:8200", "10.0.0.5:8202", "[2001:db8::2]:8201"
+    assert named(0) == first
+    assert named(1) == f"{first},{second}"
+    assert named(2) == f"{first},{second},{third}"  # the endpoint that decodes is none of them
+    assert named(8) == f"{first},{second},{third},10.0.0.6:8000"
+
+
 @pytest.mark.parametrize("queued", [128, 500])
 def test_b138_no_prefill_starts_while_the_decode_queue_is_over_the_limit(queued: int) -> None:
     """Field problem B138: answers from KV blocks already freed, vllm-project/vllm#21570."""

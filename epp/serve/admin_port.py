@@ -148,7 +148,7 @@ class _Reloading:
     def __init__(self, directory: Path, port: str) -> None:
         self._directory = directory
         self._port = port
-        self._seen = pair_stamp(directory)
+        self._seen = self._refused = pair_stamp(directory)
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.context.load_cert_chain(directory / CERTIFICATE, directory / KEY)
         self.context.sni_callback = self._look
@@ -161,6 +161,8 @@ class _Reloading:
             read_pair(self._directory)
             self.context.load_cert_chain(self._directory / CERTIFICATE, self._directory / KEY)
         except (ConfigError, OSError) as error:  # an SSLError is an OSError
-            log.warning("keeping the %s certificate in use: %s", self._port, error)
+            if stamp != self._refused:  # once, not for everybody who shakes hands
+                log.warning("keeping the %s certificate in use: %s", self._port, error)
+            self._refused = stamp
             return
         self._seen = stamp

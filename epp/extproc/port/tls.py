@@ -101,7 +101,7 @@ class _Files:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._seen = pair_stamp(directory)
+        self._seen = self._refused = pair_stamp(directory)
         self.first = _configuration(read_pair(directory))
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
@@ -112,7 +112,9 @@ class _Files:
         try:
             pair = read_pair(self._directory)
         except ConfigError as error:
-            log.warning("keeping the TLS certificate in use: %s", error)
+            if stamp != self._refused:  # once, not for everybody who shakes hands
+                log.warning("keeping the TLS certificate in use: %s", error)
+            self._refused = stamp
             return None
         self._seen = stamp
         log.info("read the TLS certificate in %s again", self._directory)

@@ -1,0 +1,102 @@
+"""Whatever an access log loses, repeats, reorders or makes up, every request ends once."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.clock import ManualClock
+from epp.exchange import Exchange
+from epp.feedback.unseen import EARLY_SECONDS, EMPTY_AFTER, Entry, Unseen
+from epp.ledger import Ledger
+from epp.model import Outcome, Pick
+from epp.pool import Pool
+from tests.support import build
+
+ENDPOINTS = [build.endpoint(str(i), host=f"10.0.0.{i}", queued=None) for i in range(3)]
+SERVED = ("10.0.0.0:8000", "10.0.0.1:8000", "10.9.9.9:1", "")
+IDS = st.sampled_from("abc")  #: few, so that ids are shared
+PLACES = st.integers(0, 2)
+STEPS = st.one_of(
+    st.tuples(st.just("ask"), IDS, PLACES),
+    st.tuples(st.just("tell"), IDS, st.integers(0, 3)),  # early, late, twice, or of nobody
+    st.tuples(st.just("scrape"), st.integers(0, 4), PLACES),
+    st.tuples(st.just("restart"), st.just(0), PLACES),
+    st.tuples(st.just("wait"), st.integers(1, 20), st.just(0)),
+    st.tuples(st.sampled_from(["log opens", "log breaks"]), st.just(0), st.just(0)),
+)
+
+
+class World:
+    """A pool of three endpoints, and the requests sent to it."""
+
+    def __init__(self) -> None:
+        self.clock, self.pool, self.ledger = ManualClock(100.0), Pool(), Ledger()
+        self.pool.on_forget(self.ledger.forget)
+        self.diary = build.Diary()
+        self.unseen = Unseen(self.pool, self.clock)
+        self.asked: list[Exchange] = []
+        for endpoint in ENDPOINTS:
+            self.pool.put(endpoint)
+
+    def do(self, what: str, which: str | int, place: int) -> None:
+        endpoint = ENDPOINTS[place % 3]
+        match what:
+            case "ask":
+                self.unseen.adopt(self.ask(str(which), place))
+            case "tell":
+                entry = Entry(
+                    request_id=str(which), outcome=Outcome.COMPLETED, served=SERVED[place]
+                )
+                self.unseen.entry(entry)
+            case "scrape":
+                load = build.load(at=self.clock.now(), running=int(which))
+                self.pool.set_load(endpoint.id, load)
+            case "restart":
+                self.pool.remove(endpoint.id)
+                self.unseen.sweep()
+                self.pool.put(endpoint)
+            case "wait":
+                self.clock.advance(int(which) / 4)
+                self.unseen.sweep()
+            case "log opens":
+                self.unseen.log_opened()
+            case _ if self.unseen.logs_connected:
+                self.unseen.log_closed()
+
+    def ask(self, request_id: str, place: int) -> Exchange:
+        endpoint = ENDPOINTS[place]
+        exchange = Exchange(
+            build.request(id=request_id, prompt_tokens=7), Pick((endpoint,)), (self.diary,),
+            [self.ledger.reserve(endpoint, 7)], clock=self.clock, on_error=_fail,
+        )  # fmt: skip
+        exchange.open()
+        self.asked.append(exchange)
+        return exchange
+
+    def booked(self) -> list[tuple[int, int]]:
+        counts = [self.ledger.get(endpoint.id) for endpoint in ENDPOINTS]
+        return [(count.requests, count.tokens) for count in counts]
+
+
+def _fail(_observer: object, error: Exception) -> None:
+    raise error
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_nothing_leaks_and_no_count_is_ever_below_zero(
+    steps: list[tuple[str, str | int, int]],
+) -> None:
+    world = World()
+    for step in steps:
+        world.do(*step)
+        assert min(min(counts) for counts in world.booked()) >= 0
+        assert len(world.unseen) == sum(not each.ended for each in world.asked)
+    world.clock.advance(EMPTY_AFTER + EARLY_SECONDS)
+    for place in range(3):
+        world.do("scrape", 0, place)
+    world.unseen.sweep()
+    assert all(each.ended for each in world.asked)
+    assert len(world.diary.endings) == len(world.asked)
+    assert world.booked() == [(0, 0)] * 3
+    assert not world.unseen._early

@@ -4,7 +4,7 @@ What is known of the endpoints, their queues and their speeds, is the forecast's
 learns from every answer; see ``docs/policy.md``. What is learned here is whether a prompt that we
 know nobody to hold is found at its owner after all: there are other replicas.
 
-Hot path: a decision among 100 endpoints takes 50 us, among 1,000 0.2 ms.
+Hot path: a decision among 100 endpoints takes 60 us, among 1,000 0.15 ms.
 """
 
 from __future__ import annotations

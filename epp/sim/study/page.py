@@ -85,7 +85,8 @@ def _head(seeds: int, requests: int) -> str:
 
 Made by `make policy-report TRACES=DIR`; see [policy.md](policy.md). Time to first token in seconds,
 means over {seeds} seeds of at most {requests} requests each ({LONGER} times as many where a cell is
-called longer), of the second half of each trace; with 95 % intervals for p99. Engines: 8, Qwen3-32B on two H200 as `epp engine` times them.
+called longer), of the second half of each trace; with 95 % intervals for p99. Engines: 8,
+Qwen3-32B on two H200 as `epp engine` times them.
 
 All policies run once in each cell; those with the {BY_P99} best p99 and the {BY_P50} best p50, ours
 and the default run with all seeds, and the cell is judged by them. A cell holds if p99 is at most

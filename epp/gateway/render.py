@@ -67,8 +67,9 @@ def _check_pools(options: GatewayOptions) -> None:
         raise ConfigError("--pools needs --mode=lean or stock, and --routing=original-dst")
     if len(set(pools)) < len(pools):
         raise ConfigError(f"--pools {','.join(pools)}: one stands twice")
+    taken = ("picker", "mirror") if options.mirror else ("picker",)
     for pool in pools:
-        if pool == "picker" or not _POOL.fullmatch(pool):
+        if pool in taken or not _POOL.fullmatch(pool):
             raise ConfigError(f"--pools: {pool!r} cannot be a cluster's and a pool's name")
 
 

@@ -71,6 +71,7 @@ def test_each_pool_has_a_route_and_a_cluster_and_the_picker_is_told_which(
     [
         (["--pools=a,a"], "stands twice"),
         (["--pools=picker"], "'picker' cannot be"),
+        (["--pools=mirror", "--mirror=a:1"], "'mirror' cannot be"),
         (["--pools=A/b"], "'A/b' cannot be"),
         (["--pools=a", "--mode=direct", "--endpoints=a:1"], "needs --mode=lean or stock"),
         (["--pools=a", "--routing=override-host", "--endpoints=a:1"], "--routing=original-dst"),
@@ -81,3 +82,17 @@ def test_pools_that_cannot_be_told_apart_or_reached_are_refused(
 ) -> None:
     assert cli.main(["gateway", *flags]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--pools=a,mirrored"], ["--mode=stock"], []])
+def test_every_route_is_copied_to_a_mirror_that_cannot_hold_up_more_than_a_few(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["gateway", "--mirror=shadow:9300", *flags]) == 0
+    resources = yaml.safe_load(capsys.readouterr().out)["staticResources"]
+    (listener,) = resources["listeners"]
+    manager = listener["filterChains"][0]["filters"][0]["typedConfig"]
+    for route in manager["routeConfig"]["virtualHosts"][0]["routes"]:
+        assert route["route"]["requestMirrorPolicies"] == [{"cluster": "mirror"}]
+    (mirror,) = [each for each in resources["clusters"] if each["name"] == "mirror"]
+    assert mirror["circuitBreakers"]["thresholds"][0]["maxRequests"] == 128

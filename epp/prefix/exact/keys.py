@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import groupby
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 from epp.model import BlockHash
@@ -79,6 +80,31 @@ class Keys:
     def roots(self, model: str, salt: str = "") -> tuple[int, ...]:
         """Return what a prompt's first block may be chained on, by every secret."""
         return tuple(_root(secret, model, salt) for secret in self._secrets)
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """Where blocks go on: our name of the last whole block, and what came after it."""
+
+    name: int
+    tokens: bytes = b""
+    media: tuple[str, ...] = ()
+    pieces: tuple[int, ...] = ()  #: the engine's hashes of the blocks that ``tokens`` are of
+
+    def with_more(self, tokens: bytes, media: Media) -> Prompt:
+        """Return all that follows the last whole block; ``media`` by position in ``tokens``."""
+        lead = len(self.tokens) // BYTES_PER_TOKEN
+        before = [(0, name) for name in self.media]
+        return Prompt(
+            self.tokens + tokens, "", media=before + [(lead + at, name) for at, name in media]
+        )
+
+    def after(self, prompt: Prompt, name: int, *, whole: int, last: int) -> Begun:
+        """Return where blocks go on after ``whole`` tokens of `with_more`; ``last`` ended there."""
+        rest = prompt.tokens[whole * BYTES_PER_TOKEN :]
+        media = tuple([each for at, each in prompt.media if at >= whole])
+        if not rest:
+            return Begun(name, rest, media)
+        return Begun(name, rest, media, (last,) if whole else (*self.pieces, last))
 
 
 def chain(

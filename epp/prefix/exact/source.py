@@ -25,10 +25,10 @@ from xxhash import xxh3_64_intdigest
 from epp.prefix.blocks import BYTES_PER_TOKEN
 from epp.prefix.exact.events import Removed, Stored, Tier
 from epp.prefix.exact.expected import Expected
-from epp.prefix.exact.handles import handle, part, salt
+from epp.prefix.exact.handles import MOST_COPIES, Pieces, handle, part, salt
 from epp.prefix.exact.held import Blocks
 from epp.prefix.exact.holders import place
-from epp.prefix.exact.keys import Keys, Prompt, chain
+from epp.prefix.exact.keys import Begun, Keys, chain
 from epp.prefix.exact.table import ABSENT, Slab, Table
 from epp.prefix.exact.waiting import Room, Waiting
 
@@ -39,7 +39,6 @@ FULL_ATTENTION = frozenset(
 ROWS = 1024  #: of a segment of one engine's blocks
 ROW_BYTES = 18
 COLUMNS = (np.uint64, np.uint16)  #: our name of the block; copies
-MOST_COPIES = 65_535
 MOST_OPEN = 4096  #: ends of prompts that do not fill a block, of one engine
 TIERS = tuple(tier for tier in Tier if tier is not Tier.EXPECTED)
 
@@ -70,22 +69,6 @@ class Shelf:
         self.uneven = 0  #: events whose tokens do not fill their blocks, ever
 
 
-class _Begun(msgspec.Struct, frozen=True):
-    """Where blocks go on: our name of the last whole block, and what came after it."""
-
-    name: int
-    tokens: bytes = b""
-    media: tuple[str, ...] = ()
-
-    def with_more(self, tokens: bytes, media: Sequence[tuple[int, str]]) -> Prompt:
-        """Return all that follows the last whole block; ``media`` by position in ``tokens``."""
-        lead = len(self.tokens) // BYTES_PER_TOKEN
-        before = [(0, name) for name in self.media]
-        return Prompt(
-            self.tokens + tokens, "", media=before + [(lead + at, name) for at, name in media]
-        )
-
-
 class _Target(msgspec.Struct, frozen=True):
     """Where an event's blocks lie."""
 
@@ -112,8 +95,9 @@ class Source:
         self._table = Table(shelf.segments)
         self._names = shelf.segments.columns[0].data
         self._copies = shelf.segments.columns[1].data
+        self._pieces = Pieces(self._table, shelf.segments)
         self._waiting = Waiting(shelf.room)
-        self._open: dict[int, _Begun] = {}  # ends that do not fill a block of ours
+        self._open: dict[int, Begun] = {}  # ends that do not fill a block of ours
         self._groups: dict[int, bool] = {}  # whether they count
         self._counted: list[int] = []  # groups that do
         self._targets: dict[tuple[Tier, int], _Target] = {}
@@ -150,7 +134,10 @@ class Source:
             return
         target = self._target(event.tier, event.group)
         for engine in event.hashes:
-            self._release(handle(engine, target.salt), target.place)
+            missed = self._pieces.release(engine, target.salt)
+            for name in missed or ():
+                self._shelf.blocks.remove(name, target.place)
+            self._release(handle(engine, target.salt), target.place, known=missed is not None)
             number = 0
             while self._has_parts and self._release(
                 handle(part(engine, number), target.salt), target.place
@@ -210,17 +197,17 @@ class Source:
             self._targets[tier, group] = target
         return target
 
-    def _start(self, event: Stored) -> _Begun | None:
+    def _start(self, event: Stored) -> Begun | None:
         """Return what stands before the event's first block; None if it is not known."""
         if event.parent is None:
             root = self._shelf.keys.root(event.adapter or self.model, event.salt)
-            return _Begun(root)
+            return Begun(root)
         if self._open and (begun := self._open.get(event.parent)):
             return begun
         name = self.name_of(event.parent, event.group)
-        return None if name is None else _Begun(name)
+        return None if name is None else Begun(name)
 
-    def _mend(self, event: Stored) -> _Begun | None:
+    def _mend(self, event: Stored) -> Begun | None:
         """Find out the event's parent by the requests that are on their way; None if none fits.
 
         The engine holds what stands before the parent too, under hashes that were lost. It counts
@@ -235,7 +222,7 @@ class Source:
         self._has_parts = True
         self._shelf.mended += 1
         name = self._hold_parts(event.parent, names, self._target(event.tier, event.group), 1)
-        return None if name is None else _Begun(name)
+        return None if name is None else Begun(name)
 
     def _name(self, event: Stored, *, waited: bool) -> bool:
         """Name the event's blocks and hold them; False if it has to wait, or there is no room."""
@@ -268,23 +255,39 @@ class Source:
             at += size
         return True
 
-    def _name_unequal(self, event: Stored, begun: _Begun, *, waited: bool) -> bool:
+    def _name_unequal(self, event: Stored, begun: Begun, *, waited: bool) -> bool:
         """Name blocks of another size than ours, or with media, or from within one of ours on."""
         tokens, size = event.block_tokens, event.block_tokens * BYTES_PER_TOKEN
-        target = self._target(event.tier, event.group)
+        target, ours = self._target(event.tier, event.group), self._shelf.block_tokens
         for number, engine in enumerate(event.hashes):
             copies = self._waiting.claim(handle(engine, target.salt)) if waited else 1
             first = number * tokens
             media = [(at - first, name) for at, name in event.media if first <= at < first + tokens]
             piece = begun.with_more(event.tokens[number * size : (number + 1) * size], media)
-            names = chain(piece, begun.name, block_tokens=self._shelf.block_tokens, most=tokens)
+            names = chain(piece, begun.name, block_tokens=ours, most=tokens)
             name = self._hold_parts(engine, names, target, copies) if names else begun.name
             if name is None:
                 return self._refuse(event, number)
-            begun = _begun(piece, name, len(names) * self._shelf.block_tokens)
+            if names and begun.pieces:
+                self._join(engine, names[0], begun.pieces, target)
+            begun = begun.after(piece, name, whole=len(names) * ours, last=engine)
             if begun.tokens:
                 self._keep_open(engine, begun)
+                if not self._pieces.hold(engine, target.salt, copies):
+                    return self._refuse(event, number)
         return True
+
+    def _join(self, engine: int, name: int, pieces: Sequence[int], target: _Target) -> None:
+        """Let look-ups find a block of several of the engine's if all are there, ``engine`` last.
+
+        Once a piece is removed it is found again when its last one is told again: an engine that
+        computes a piece anew computes what comes after it too, and tells of it.
+        """
+        row = self._table.find(handle(engine, target.salt))
+        if self._pieces.complete(pieces, target.salt, name) and self._copies[row]:
+            self._show(engine, name, target)
+        else:
+            self._shelf.blocks.remove(name, target.place)
 
     def _refuse(self, event: Stored, first: int) -> Literal[False]:
         """Count the event's blocks from number ``first`` on, which there is no room for."""
@@ -292,7 +295,7 @@ class Source:
         self._shelf.refused += len(event.hashes) - first
         return False
 
-    def _keep_open(self, engine: int, begun: _Begun) -> None:
+    def _keep_open(self, engine: int, begun: Begun) -> None:
         if len(self._open) >= MOST_OPEN:
             del self._open[next(iter(self._open))]
         self._open[engine] = begun
@@ -358,12 +361,12 @@ class Source:
             return True
         return self._shelf.blocks.add(name, target.place)
 
-    def _release(self, key: int, where: int) -> bool:
-        """Count one copy less of a block; False if there was none."""
+    def _release(self, key: int, where: int, *, known: bool = False) -> bool:
+        """Count one copy less of a block; False if there was none, ``known`` by another key or not."""
         row = self._table.find(key)
         copies = 0 if row == ABSENT else self._copies[row]
         if not copies:
-            if self._waiting:
+            if self._waiting and not known:
                 self._waiting.removed(key)
             return False
         self._copies[row] = copies - 1
@@ -378,9 +381,3 @@ class Source:
             if row == ABSENT or not self._copies[row]:
                 return False
         return True
-
-
-def _begun(prompt: Prompt, name: int, whole: int) -> _Begun:
-    """Return what is left of ``prompt`` after its first ``whole`` tokens."""
-    rest = prompt.tokens[whole * BYTES_PER_TOKEN :]
-    return _Begun(name, rest, tuple([each for at, each in prompt.media if at >= whole]))

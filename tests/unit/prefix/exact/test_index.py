@@ -280,3 +280,17 @@ def test_what_is_remembered_of_a_large_set_stays_as_it_was_told():
         assert held(of, prompt(0, 64)) == {**dict.fromkeys(pods, 2), pods[0]: 4}
     of.apply(pods[0], [Removed((1, 17, 33, 49))])
     assert held(of, prompt(0, 64)) == dict.fromkeys(pods[1:], 2)
+
+
+def test_a_block_of_several_of_the_engines_is_gone_with_any_of_them():
+    of = index(block_tokens=64)
+    of.apply(A, [stored(0, 8, size=16)])
+    assert held(of, prompt(0, 128)) == {A: 2}
+    of.apply(A, [Removed((81,))])  # the second piece of our second block
+    assert held(of, prompt(0, 128)) == {A: 1}
+    of.apply(A, [stored(80, 3, parent=65, size=16)])  # computed again, and all that follows
+    assert held(of, prompt(0, 128)) == {A: 2}
+    of.apply(A, [Removed((113,))])  # its last piece has two copies
+    assert held(of, prompt(0, 128)) == {A: 2}
+    of.apply(A, [Removed((97,)), Removed((97,))])
+    assert held(of, prompt(0, 128)) == {A: 1}

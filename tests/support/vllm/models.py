@@ -1,13 +1,17 @@
 """Models for vLLM that are made in a moment: a configuration and a tokenizer, no weights.
 
 Servers begin with ``--load-format dummy``: weights drawn from a fixed seed, so what they say means
-nothing and is the same each time. An adapter needs a file of weights, which is all zeros.
+nothing and is the same each time. An adapter needs a file of weights, which is all zeros. Dummy
+weights are so small that what is said hardly depends on the prompt; `telling` has larger ones.
 """
 
 from __future__ import annotations
 
+import array
 import json
+import random
 import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,17 @@ def dense(folder: Path) -> Path:
     return _write(folder, own | {"num_hidden_layers": LAYERS})
 
 
+def telling(folder: Path) -> Path:
+    """Make a dense model, exact and with weights, whose answers tell prompts apart.
+
+    So they also tell whether a cache is the prompt's. Its servers need ``--load-format=safetensors``.
+    """
+    own = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "dtype": "float32"}
+    _write(folder, own | {"num_hidden_layers": LAYERS})
+    (folder / "model.safetensors").write_bytes(_weights(_DENSE, _drawn))
+    return folder
+
+
 def hybrid(folder: Path) -> Path:
     """Make a model some of whose layers see a window only: two groups of caches."""
     own = {
@@ -52,7 +67,7 @@ def adapter(folder: Path) -> Path:
         for layer in range(LAYERS)
         for half, shape in (("A", [RANK, WIDTH]), ("B", [2 * HEAD, RANK]))
     }
-    (folder / "adapter_model.safetensors").write_bytes(_zeros(shapes))
+    (folder / "adapter_model.safetensors").write_bytes(_weights(shapes, _nothing))
     config = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "tiny",
         "r": RANK, "lora_alpha": RANK, "lora_dropout": 0.0, "bias": "none",
@@ -73,12 +88,44 @@ def _write(folder: Path, config: dict[str, Any]) -> Path:
     return folder
 
 
-def _zeros(shapes: dict[str, list[int]]) -> bytes:
+_LAYER: Mapping[str, list[int]] = {
+    "input_layernorm": [WIDTH], "post_attention_layernorm": [WIDTH],
+    "self_attn.q_norm": [HEAD], "self_attn.k_norm": [HEAD],
+    "self_attn.q_proj": [2 * HEAD, WIDTH], "self_attn.k_proj": [HEAD, WIDTH],
+    "self_attn.v_proj": [HEAD, WIDTH], "self_attn.o_proj": [WIDTH, 2 * HEAD],
+    "mlp.gate_proj": [2 * WIDTH, WIDTH], "mlp.up_proj": [2 * WIDTH, WIDTH],
+    "mlp.down_proj": [WIDTH, 2 * WIDTH],
+}  # fmt: skip
+_DENSE: Mapping[str, list[int]] = {
+    "model.embed_tokens.weight": [_SIZES["vocab_size"], WIDTH], "model.norm.weight": [WIDTH],
+    **{
+        f"model.layers.{layer}.{name}.weight": shape
+        for layer in range(LAYERS)
+        for name, shape in _LAYER.items()
+    },
+}  # fmt: skip
+
+
+def _drawn(shape: list[int]) -> bytes:
+    """Numbers of one variance at each output; of a norm, ones."""
+    if len(shape) == 1:
+        return array.array("f", [1.0] * shape[0]).tobytes()
+    draw = random.Random(str(shape)).gauss
+    count = shape[0] * shape[1]
+    return array.array("f", (draw(0.0, shape[1] ** -0.5) for _ in range(count))).tobytes()
+
+
+def _nothing(shape: list[int]) -> bytes:
+    return bytes(4 * shape[0] * shape[1])
+
+
+def _weights(shapes: Mapping[str, list[int]], made: Callable[[list[int]], bytes]) -> bytes:
     """Return a file of weights: how long the table is, the table, the numbers."""
-    table, size = {}, 0
+    table, numbers = {}, bytearray()
     for name, shape in shapes.items():
-        end = size + 4 * shape[0] * shape[1]
-        table[name] = {"dtype": "F32", "shape": shape, "data_offsets": [size, end]}
-        size = end
+        begin = len(numbers)
+        numbers += made(shape)
+        offsets = [begin, len(numbers)]
+        table[name] = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
     head = json.dumps(table).encode()
-    return struct.pack("<Q", len(head)) + head + bytes(size)
+    return struct.pack("<Q", len(head)) + head + numbers

@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from epp.local.fleet import free_port
 from tests.support.process import eventually
 
@@ -85,6 +87,20 @@ class Server:
             connection.request(method, path, told, {"content-type": "application/json"})
             answer = connection.getresponse()
             return answer.status, answer.read()
+
+    def total(self, name: str, **labels: str) -> float:
+        """Return a metric's sum over its samples that have these labels."""
+        page = self.call("GET", "/metrics")[1].decode()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all its processes: SIGSTOP has it hang, SIGCONT go on."""
+        os.killpg(self.pid, number)
 
     def kill(self) -> None:
         """End it with all its processes, as an out-of-memory killer would."""
@@ -175,3 +191,18 @@ def publishing(*, port: int | None = None) -> str:
         "endpoint": f"tcp://{events}", "replay_endpoint": f"tcp://{replay}",
     }  # fmt: skip
     return f"--kv-events-config={json.dumps(told)}"
+
+
+def moving(role: str, **more: Any) -> str:
+    """Return the flag that has a server hand KV caches over, or fetch them, by NIXL."""
+    told = {"kv_connector": "NixlConnector", "kv_role": role, "kv_buffer_device": "cpu", **more}
+    return f"--kv-transfer-config={json.dumps(told)}"
+
+
+def beside() -> dict[str, str]:
+    """Return the variables that keep what `moving` does on loopback, at a free port."""
+    return {
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
+        "UCX_NET_DEVICES": "lo", "UCX_TLS": "tcp",
+    }  # fmt: skip

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from epp.clock import Clock
 from epp.errors import ConfigError
-from epp.extproc.port.tls import CERTIFICATE, KEY, pair_stamp, read_pair
+from epp.extproc.port.tls import CERTIFICATE, KEY, Pair, PairFiles, read_pair
 from epp.kube.access import Access
 from epp.kube.errors import KubeError
 from epp.kube.review import Reviewer
@@ -134,35 +134,18 @@ def tls_of(options: ServeOptions) -> ssl.SSLContext | None:
 def reloading(directory: Path, port: str) -> ssl.SSLContext:
     """Return a server's TLS with the pair in ``directory``, also after that has changed.
 
-    ``port`` is the port's name in warnings.
+    The handshake that finds it changed still shows the pair before. ``port`` is the port's name in
+    warnings.
     """
-    return _Reloading(directory, port).context
+    files = PairFiles(directory, port)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 
+    def load(_pair: Pair | None = None) -> None:
+        context.load_cert_chain(directory / CERTIFICATE, directory / KEY)
 
-class _Reloading:
-    """A context whose pair is read again at the first handshake after its files changed.
+    def look(_socket: object, _name: object, _context: object) -> None:
+        files.changed(load)
 
-    That handshake still shows the pair before; a pair that does not belong together is not taken.
-    """
-
-    def __init__(self, directory: Path, port: str) -> None:
-        self._directory = directory
-        self._port = port
-        self._seen = self._refused = pair_stamp(directory)
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.context.load_cert_chain(directory / CERTIFICATE, directory / KEY)
-        self.context.sni_callback = self._look
-
-    def _look(self, _socket: object, _name: object, _context: object) -> None:
-        stamp = pair_stamp(self._directory)
-        if stamp == self._seen:
-            return
-        try:
-            read_pair(self._directory)
-            self.context.load_cert_chain(self._directory / CERTIFICATE, self._directory / KEY)
-        except (ConfigError, OSError) as error:  # an SSLError is an OSError
-            if stamp != self._refused:  # once, not for everybody who shakes hands
-                log.warning("keeping the %s certificate in use: %s", self._port, error)
-            self._refused = stamp
-            return
-        self._seen = stamp
+    load()
+    context.sni_callback = look
+    return context

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 from cryptography import x509
@@ -27,6 +29,7 @@ CERTIFICATE, KEY = "tls.crt", "tls.key"
 VALID_DAYS = 3650
 
 Pair = tuple[bytes, bytes]  #: private key and certificate chain, PEM
+Taken = TypeVar("Taken")
 
 
 def self_signed() -> Pair:
@@ -63,8 +66,15 @@ def credentials(directory: Path | None = None) -> grpc.ServerCredentials:
     """
     if directory is None:
         return grpc.ssl_server_credentials([self_signed()])
-    files = _Files(directory)
-    return grpc.dynamic_ssl_server_credentials(files.first, files.changed)
+    files = PairFiles(directory, "TLS")
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        configuration = files.changed(_configuration)
+        if configuration is not None:
+            log.info("read the TLS certificate in %s again", directory)
+        return configuration
+
+    return grpc.dynamic_ssl_server_credentials(_configuration(read_pair(directory)), renewed)
 
 
 def read_pair(directory: Path) -> Pair:
@@ -96,29 +106,36 @@ def pair_stamp(directory: Path) -> tuple[object, ...]:
     return tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in stats)
 
 
-class _Files:
-    """A pair on disk, read again when it changed. Called by gRPC's own threads."""
+class PairFiles:
+    """A pair on disk, taken again once its files changed. Also for servers' own threads.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: holds ``tls.crt`` and ``tls.key``, which are in use.
+        port: whose pair it is, in warnings.
+    """
+
+    def __init__(self, directory: Path, port: str) -> None:
         self._directory = directory
+        self._port = port
         self._seen = self._refused = pair_stamp(directory)
-        self.first = _configuration(read_pair(directory))
 
-    def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return the pair to use from now on, or None if it is the same."""
+    def changed(self, take: Callable[[Pair], Taken]) -> Taken | None:
+        """Return what ``take`` makes of the pair, or None if it is the same or is not one.
+
+        ``take`` may refuse it, too, by an OSError, which an SSLError is.
+        """
         stamp = pair_stamp(self._directory)
         if stamp == self._seen:
             return None
         try:
-            pair = read_pair(self._directory)
-        except ConfigError as error:
+            taken = take(read_pair(self._directory))
+        except (ConfigError, OSError) as error:
             if stamp != self._refused:  # once, not for everybody who shakes hands
-                log.warning("keeping the TLS certificate in use: %s", error)
+                log.warning("keeping the %s certificate in use: %s", self._port, error)
             self._refused = stamp
             return None
         self._seen = stamp
-        log.info("read the TLS certificate in %s again", self._directory)
-        return _configuration(pair)
+        return taken
 
 
 def _configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:

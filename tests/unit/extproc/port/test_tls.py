@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from epp.errors import ConfigError
-from epp.extproc.port.tls import _Files, credentials, read_pair, self_signed
+from epp.extproc.port.tls import PairFiles, credentials, read_pair, self_signed
 
 
 def write(directory: Path, pair: tuple[bytes, bytes]) -> None:
@@ -45,10 +45,10 @@ def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
 
 def test_changed_files_are_read_once_and_a_broken_pair_is_not_taken(tmp_path: Path) -> None:
     write(tmp_path, self_signed())
-    files = _Files(tmp_path)
-    assert files.changed() is None
+    files = PairFiles(tmp_path, "TLS")
+    assert files.changed(bool) is None
     (tmp_path / "tls.key").write_bytes(b"half written")
-    assert files.changed() is None
+    assert files.changed(bool) is None
     write(tmp_path, self_signed())
-    assert files.changed() is not None
-    assert files.changed() is None
+    assert files.changed(bool) is not None
+    assert files.changed(bool) is None

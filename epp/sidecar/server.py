@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -16,6 +15,7 @@ from prometheus_client import generate_latest
 from epp.disagg.connectors import CONNECTORS
 from epp.model import join_host_port
 from epp.pool import Pool
+from epp.process.stopping import stopping
 from epp.serve.options import ServeOptions
 from epp.serve.origin import Origin, Told, origin_of
 from epp.sidecar.allowed import Allowed
@@ -187,12 +187,10 @@ def run(options: SidecarOptions, warnings: Sequence[str] = ()) -> int:
 
 
 async def _serve(sidecar: Sidecar, options: SidecarOptions) -> None:
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    told = stopping()
     await sidecar.start()
     scheme = "https" if options.secure_proxy else "http"
     sys.stdout.write(f"listening on {scheme}://{join_host_port(options.host, sidecar.ports[0])}\n")
     sys.stdout.flush()
-    await stopping.wait()
+    await told.wait()
     await sidecar.stop()

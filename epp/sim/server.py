@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 import sys
 import time
 import uuid
@@ -24,6 +23,7 @@ import uvloop
 from aiohttp import web
 
 from epp.model import join_host_port
+from epp.process.stopping import stopping
 from epp.sim.asked import Asked, Refused, read, read_json
 from epp.sim.calls import Call, Room
 from epp.sim.engine import Engine
@@ -388,13 +388,11 @@ def run(options: EngineOptions) -> None:
 
 async def _serve(options: EngineOptions) -> None:
     server = EngineServer(options)
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    told = stopping()
     port = await server.start()
     sys.stdout.write(f"listening on http://{join_host_port(options.host, port)}\n")
     sys.stdout.flush()
-    ends = [asyncio.ensure_future(event.wait()) for event in (stopping, server.died)]
+    ends = [asyncio.ensure_future(event.wait()) for event in (told, server.died)]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     for end in ends:
         end.cancel()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 
 import msgspec
 import uvloop
 
+from epp.process.stopping import stopping
 from epp.sim.options import EngineOptions
 from epp.sim.server import EngineServer
 
@@ -49,9 +49,7 @@ def options_of(pods: Pods, number: int) -> EngineOptions:
 
 
 async def _serve(pods: Pods) -> None:
-    over = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, over.set)
+    over = stopping()
     servers = [EngineServer(options_of(pods, number)) for number in range(pods.count)]
     ports = [await server.start() for server in servers]
     sys.stdout.write(json.dumps(ports) + "\n")

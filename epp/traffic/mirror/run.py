@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
-import signal
 from pathlib import Path
 
+from epp.process.stopping import stopping
 from epp.recording.keys import KEY_BYTES
 from epp.traffic.mirror.options import MirrorOptions
 from epp.traffic.mirror.sampling import Sampling
@@ -50,12 +50,10 @@ def key_of(path: str) -> bytes:
 
 
 async def _serve(mirror: Mirror) -> int:
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    told = stopping()
     try:
         print(f"mirror at {await mirror.start()}", flush=True)  # noqa: T201
-        await stopping.wait()
+        await told.wait()
     finally:
         await mirror.close()
     return 0

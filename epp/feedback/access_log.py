@@ -17,10 +17,11 @@ from envoy.service.accesslog.v3 import als_pb2
 
 from epp.extproc.received import decoded
 from epp.feedback.unseen import Entry, Unseen
+from epp.formats.usage import MOST as MOST_COUNT
 from epp.model import Outcome, Usage, join_host_port
 
 SERVICE = "envoy.service.accesslog.v3.AccessLogService"
-MOST = float(2**53)  #: numbers from here on are nobody's count
+MOST = float(MOST_COUNT)  #: as the numbers of an entry are
 METADATA = "epp"  #: dynamic metadata namespace that the lean gateway's filters write to
 
 #: Begins the details of an answer whose status, such as 200, was sent before its body broke off.

@@ -18,6 +18,7 @@ from epp.gateway.options import GatewayOptions
 from epp.local import fleet
 from epp.local.processes import Child, epp, running
 from tests.support.serving import eventually
+from tests.support.stack import metrics_of
 
 pytestmark = pytest.mark.e2e
 
@@ -120,8 +121,7 @@ class Site:
 
     async def page(self, url: str) -> dict[str, float]:
         async with aiohttp.ClientSession() as http, http.get(url) as answer:
-            lines = [line.rpartition(" ") for line in (await answer.text()).splitlines()]
-        return {name: float(value) for name, _, value in lines if name and name[0] != "#"}
+            return metrics_of(await answer.text())
 
     async def picked(self, name: str) -> float:
         """How many requests the picker of a pool was asked about."""
@@ -154,8 +154,8 @@ async def story(site: Site) -> None:
         for turn in range(TURNS):
             for talk in range(TALKS):
                 assert await site.ask(http, ALLOWED, talk, turn) == 200
-            copies = TALKS * (turn + 1)
-            await eventually(lambda copies=copies: is_at_least(lambda: _answered(site), copies))
+                copies = TALKS * turn + talk + 1  # one after the other, as the real pool is asked
+                await eventually(lambda copies=copies: is_at_least(lambda: _answered(site), copies))
         assert await site.ask(http, OTHER, 0, 0) == 200
         await eventually(lambda: is_at_least(lambda: _refused_tenants(site), 1))
         await _check_copies(site)
@@ -186,9 +186,7 @@ async def _check_copies(site: Site) -> None:
     await eventually(lambda: is_at_least(lambda: site.picked("shadow"), asked - 1))
     assert await site.picked("shadow") == asked - 1
     assert await site.mirrored() == {"answered": asked - 1, "tenant": 1}
-    assert (
-        await site.hits("shadow") >= 0.3 * await site.hits("real") > 0
-    )  # turns overlap under load
+    assert await site.hits("shadow") >= 0.8 * await site.hits("real") > 0
 
 
 async def _check_that_nothing_waits_for_the_mirror(site: Site, http: aiohttp.ClientSession) -> None:

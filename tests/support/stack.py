@@ -180,12 +180,7 @@ class Stack:
 
     def metrics(self) -> dict[str, float]:
         """The picker's ``/metrics``: ``name{label="value",...}`` -> value."""
-        page = _get(self.ports.admin, "/metrics")[1].decode()
-        return {
-            f"{sample.name}{{{_labels(sample.labels)}}}": sample.value
-            for family in text_string_to_metric_families(page)
-            for sample in family.samples
-        }
+        return metrics_of(_get(self.ports.admin, "/metrics")[1].decode())
 
     def counts(self, number: int) -> Counts:
         """What backend ``number`` has lived through."""
@@ -224,6 +219,15 @@ class Stack:
             eventually(idle, seconds)
         except AssertionError:
             raise AssertionError(f"left in the picker after {seconds} s: {last}") from None
+
+
+def metrics_of(page: str) -> dict[str, float]:
+    """Read a page of metrics: ``name{label="value",...}`` -> value."""
+    return {
+        f"{sample.name}{{{_labels(sample.labels)}}}": sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
 
 
 def _labels(labels: Mapping[str, str]) -> str:

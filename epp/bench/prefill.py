@@ -21,6 +21,7 @@ from epp.model import ROLE, Arrival, Endpoint, EndpointId, Outcome
 from epp.plugin import Observer
 from epp.pool import Pool
 from epp.router import Router
+from epp.sim.split.client import ANSWER
 from epp.traffic.figures import percentile
 
 PATH = "/v1/completions"
@@ -43,10 +44,6 @@ schedulingProfiles:
 - name: decode
   plugins: [{pluginRef: decode-filter}, {pluginRef: prefix-cache-scorer}]
 """
-ANSWER = (
-    b'{"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"e",'
-    b'"remote_host":"127.0.0.1","remote_port":1,"remote_block_ids":[[1]]}}'
-)
 
 
 class Dispatch(msgspec.Struct, frozen=True):

@@ -59,7 +59,8 @@ def explained(receipt: Receipt) -> Iterator[RenderableType]:
     """Put a receipt into words and tables."""
     yield Text.assemble(
         ("request ", "dim"), printable(receipt["request_id"]),
-        ("  model ", "dim"), printable(receipt["model"]) or NONE, ("  format ", "dim"), receipt["format"], ("  prompt ", "dim"),
+        ("  model ", "dim"), printable(receipt["model"]) or NONE,
+        ("  format ", "dim"), receipt["format"], ("  prompt ", "dim"),
         f"{receipt['prompt_tokens']} tokens", f"  {receipt['seconds_ago']:.1f} s ago",
     )  # fmt: skip
     yield Text.assemble(

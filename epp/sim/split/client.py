@@ -22,7 +22,7 @@ BODY = b'{"prompt":""}'  #: simulated requests have none
 ANSWER = (
     b'{"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"sim",'
     b'"remote_host":"sim","remote_port":1,"remote_block_ids":[[1]]}}'
-)
+)  #: of a prefill engine, as far as `PrefillClient` looks
 
 
 class Asked(Protocol):

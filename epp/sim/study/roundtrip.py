@@ -33,9 +33,8 @@ from epp.traffic.trace import Trace, full_blocks, trace_of
 
 PROFILE = "qwen3-32b-h200-tp2"
 POLICY = "cache-aware"
-SERVED_SECONDS = (
-    0.5  #: of an answer, where a trace does not tell; less if the next turn comes sooner
-)
+SERVED_SECONDS = 0.5
+"""Of an answer, where a trace does not tell; less if the next turn comes sooner."""
 KEY = b"round trip" * 4
 HEAD = (
     "| trace | requests | largest difference of hit rates | TTFT p50 | p99 (95 % interval) | made: p50 "

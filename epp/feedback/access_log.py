@@ -8,6 +8,7 @@ batches; one of type ``DownstreamEnd`` per request. They are matched by ``x-requ
 
 from __future__ import annotations
 
+import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
 from epp.extproc.received import decoded
+from epp.feedback.logged import StreamAccessLogsMessage
 from epp.feedback.unseen import Entry, Unseen
 from epp.formats.usage import MOST as MOST_COUNT
 from epp.model import Outcome, Usage, join_host_port
@@ -24,8 +26,10 @@ SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 MOST = float(MOST_COUNT)  #: as the numbers of an entry are
 METADATA = "epp"  #: dynamic metadata namespace that the lean gateway's filters write to
 
+_NUMBER = struct.Struct("<Bd")  #: a ``Value`` that is a number: its tag, and the number
+_IS_NUMBER = 0x11  #: this tag: field 2, 64 bits
 #: Begins the details of an answer whose status, such as 200, was sent before its body broke off.
-_BROKEN_OFF = "upstream_reset_after_response_started"
+_BROKEN_OFF = b"upstream_reset_after_response_started"
 _ENDS = frozenset({accesslog_pb2.NotSet, accesslog_pb2.DownstreamEnd})
 
 
@@ -51,7 +55,7 @@ class AccessLogs:
         self._unseen.log_opened()
         try:
             async for data in messages:
-                message = await decoded(als_pb2.StreamAccessLogsMessage, data, context)
+                message = await decoded(StreamAccessLogsMessage, data, context)
                 for logged in message.http_logs.log_entry:
                     if logged.common_properties.access_log_type in _ENDS:
                         self._unseen.entry(read(logged))
@@ -61,7 +65,7 @@ class AccessLogs:
 
 
 def read(logged: Any) -> Entry:
-    """Translate one ``HTTPAccessLogEntry``. What is not there is not looked at: 4 us an entry.
+    """Translate one entry of a `logged.StreamAccessLogsMessage`. What is not there is not looked at.
 
     Each look into a part of the message makes an object, so no part is looked into twice.
     """
@@ -82,13 +86,13 @@ def read(logged: Any) -> Entry:
         usage=usage,
         first_byte_seconds=None if first is None else max(first / 1000 - arrived, 0.0),
         seconds=max(whole - arrived, 0.0) if told else None,
-        streamed="text/event-stream" in response.response_headers.get("content-type", ""),
+        streamed=b"text/event-stream" in response.response_headers.get("content-type", b""),
         attempts=common.upstream_request_attempt_count or None,
         flags="" if flags is None else ",".join(field.name for field, _ in flags.ListFields()),
     )
 
 
-def _outcome(status: int | None, details: str, flags: Any) -> Outcome:
+def _outcome(status: int | None, details: bytes, flags: Any) -> Outcome:
     if status is None or (flags is not None and _left(flags)):
         return Outcome.ABANDONED
     if status >= 400 or details.startswith(_BROKEN_OFF) or (flags is not None and _cut(flags)):
@@ -112,30 +116,28 @@ def _cut(flags: Any) -> bool:
 
 def _measured(metadata: Any) -> tuple[Usage | None, float | None]:
     """What the gateway's filters measured: usage, and milliseconds to the first chunk."""
-    if METADATA not in metadata:
+    told = metadata.get(METADATA)
+    if told is None:
         return None, None
-    fields = metadata[METADATA].fields
-    prompt, completion = _count(fields, "prompt_tokens"), _count(fields, "completion_tokens")
-    cached, first = _count(fields, "cached_tokens"), _number(fields, "first_chunk_ms")
+    get = told.fields.get
+    prompt, completion = _count(get("prompt_tokens")), _count(get("completion_tokens"))
+    cached, first = _count(get("cached_tokens")), _number(get("first_chunk_ms"))
     if prompt is None and completion is None and cached is None:
         return None, first
     return Usage(prompt, completion, cached), first
 
 
-def _count(fields: Any, name: str) -> int | None:
-    number = _number(fields, name)
+def _count(value: bytes | None) -> int | None:
+    number = _number(value)
     return None if number is None else int(number)
 
 
-def _number(fields: Any, name: str) -> float | None:
-    """Return a number that is not negative; None where there is no such number."""
-    if name not in fields:  # asking for what is missing would add it
+def _number(value: bytes | None) -> float | None:
+    """Return the number, not negative, of a serialised ``Value``; None if it is something else."""
+    if value is None or len(value) != _NUMBER.size:
         return None
-    value = fields[name]
-    number: float = value.number_value  # 0.0 also where the value is no number
-    if 0 < number < MOST or (number == 0 and value.HasField("number_value")):
-        return number
-    return None
+    tag, number = _NUMBER.unpack(value)
+    return number if tag == _IS_NUMBER and 0 <= number < MOST else None
 
 
 def _seconds(told: Any) -> float:

@@ -27,6 +27,7 @@ from typing import Protocol
 
 from epp.clock import Clock
 from epp.exchange import Exchange, Told
+from epp.feedback.logged import as_logged
 from epp.feedback.shortfall import Shortfall
 from epp.model import Endpoint, EndpointId, Outcome
 
@@ -52,7 +53,7 @@ class Knows(Protocol):
 class Entry(Told, frozen=True):
     """What the gateway's access log says about one request."""
 
-    request_id: str
+    request_id: str  #: see `logged.as_logged`
     outcome: Outcome
     status: int | None = None
     served: str = ""  #: ``host:port`` of the endpoint that answered
@@ -86,12 +87,12 @@ class Unseen:
 
     def adopt(self, exchange: Exchange) -> None:
         """Keep ``exchange`` open until something tells how it ended."""
-        now = self._clock.now()
-        early = self._early.pop(exchange.request.id, None)
+        now, request_id = self._clock.now(), as_logged(exchange.request.id)
+        early = self._early.pop(request_id, None)
         if early is not None and early[1] >= max(exchange.picked_at, now - EARLY_SECONDS):
             _end(exchange, early[0])
             return
-        self._open.setdefault(exchange.request.id, {})[exchange] = now
+        self._open.setdefault(request_id, {})[exchange] = now
 
     def entry(self, entry: Entry) -> None:
         """Take one access-log entry. Duplicates and strangers change nothing."""
@@ -170,10 +171,11 @@ class Unseen:
         return endpoint is not None and _scraped(endpoint, since + SEEN_AFTER)
 
     def _reap(self, exchange: Exchange) -> None:
-        same = self._open[exchange.request.id]
+        request_id = as_logged(exchange.request.id)
+        same = self._open[request_id]
         del same[exchange]
         if not same:
-            del self._open[exchange.request.id]
+            del self._open[request_id]
         self.reaped += 1
         exchange.end(Outcome.UNKNOWN)
 

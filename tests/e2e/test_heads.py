@@ -19,6 +19,7 @@ pytestmark = pytest.mark.e2e
 
 CHAT = "/v1/chat/completions"
 LIMIT = 100_000
+COMPLETED = 'epp_ended_requests_total{outcome="completed"}'
 EVIL = "127.0.0.1:1"  #: nobody listens there
 
 
@@ -74,6 +75,25 @@ def test_a_request_keeps_one_id_from_the_client_to_the_backend(stack: Stack, giv
     request = seen(asyncio.run(http1.request(stack.port, "POST", CHAT, headers, b"{}")))
     (found,) = values(request, REQUEST_ID)
     assert found == given if given else len(found) >= 32
+
+
+def test_an_id_that_is_not_utf8_hides_nobodys_end(stack: Stack) -> None:
+    def told() -> tuple[float, int]:
+        return stack.metrics()[COMPLETED], stack.state()["reaped"]
+
+    async def ask(own: bytes) -> int:
+        async with asyncio.timeout(20), http1.Connection(stack.port) as connection:
+            head = f"POST {CHAT} HTTP/1.1\r\nhost: test\r\ncontent-length: 2\r\n".encode()
+            await connection.send(head + b"%b: %b\r\n\r\n{}" % (REQUEST_ID.encode(), own))
+            return (await connection.read()).status
+
+    async def run() -> list[int]:
+        return await asyncio.gather(*map(ask, (b"one", b"a\xff\xe2\x82z", b"another")))
+
+    completed, reaped = told()
+    assert asyncio.run(run()) == [200, 200, 200]
+    stack.wait_idle()
+    assert told() == (completed + 3, reaped)
 
 
 def test_ordinary_headers_reach_both_sides_untouched(stack: Stack) -> None:

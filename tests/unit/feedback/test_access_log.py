@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from envoy.config.core.v3 import base_pb2
 from envoy.data.accesslog.v3 import accesslog_pb2 as pb
+from envoy.service.accesslog.v3 import als_pb2
+from google.protobuf import struct_pb2
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from epp.feedback.access_log import METADATA, read
+from epp.feedback import access_log
+from epp.feedback.access_log import METADATA
+from epp.feedback.logged import StreamAccessLogsMessage
+from epp.feedback.unseen import Entry
 from epp.model import Outcome, Usage
+
+THEIRS = (
+    als_pb2.StreamAccessLogsMessage, als_pb2.StreamAccessLogsMessage.HTTPAccessLogEntries,
+    pb.HTTPAccessLogEntry, pb.AccessLogCommon, pb.HTTPRequestProperties, pb.HTTPResponseProperties,
+    base_pb2.Metadata, struct_pb2.Struct,
+)  # fmt: skip
 
 
 def logged(
@@ -23,6 +36,24 @@ def logged(
     for flag in flags:
         setattr(entry.common_properties.response_flags, flag, True)
     return entry
+
+
+def written(*entries: pb.HTTPAccessLogEntry) -> bytes:
+    """What Envoy sends of ``entries``."""
+    message = als_pb2.StreamAccessLogsMessage()
+    message.identifier.log_name = "epp"
+    message.http_logs.log_entry.extend(entries)
+    return message.SerializeToString()
+
+
+def read_all(data: bytes) -> list[Entry]:
+    message = StreamAccessLogsMessage.FromString(data)
+    return [access_log.read(each) for each in message.http_logs.log_entry]
+
+
+def read(entry: pb.HTTPAccessLogEntry) -> Entry:
+    (told,) = read_all(written(entry))
+    return told
 
 
 def test_an_entry_names_its_request_its_server_and_its_size() -> None:
@@ -132,3 +163,43 @@ def test_counts_that_are_none_are_not_reported(numbers: dict[str, Any], usage: A
     entry = logged()
     entry.common_properties.metadata.filter_metadata[METADATA].update(numbers)
     assert read(entry).usage == usage
+
+
+def test_what_a_client_wrote_that_is_not_utf8_spoils_no_entry() -> None:
+    strange, other = logged(), logged()
+    strange.request.request_id, strange.request.path = "r-!!!", "/BAD"
+    strange.common_properties.stream_id = "r-BAD"
+    strange.response.response_code_details = "BAD"
+    strange.response.response_headers["content-type"] = "BAD"
+    # Envoy's type here refuses such strings, Envoy itself writes some of them.
+    first, second = read_all(written(strange, other).replace(b"BAD", b"\xff\xe2\x82"))
+    assert (first.request_id, first.outcome) == ("r-!!!", Outcome.COMPLETED)
+    assert second.request_id == "r-1"
+
+
+def test_an_address_that_is_none_and_a_number_that_is_none_are_not_told() -> None:
+    entry = logged()
+    entry.common_properties.upstream_remote_address.pipe.path = "/tmp/socket"
+    entry.common_properties.metadata.filter_metadata[METADATA].update({"prompt_tokens": True})
+    told = read(entry)
+    assert (told.served, told.usage) == ("", None)
+
+
+def test_each_field_is_where_envoy_has_it_and_written_alike() -> None:
+    theirs = {each.DESCRIPTOR.name: each.DESCRIPTOR for each in THEIRS}
+    ours = StreamAccessLogsMessage.DESCRIPTOR.file.message_types_by_name
+    assert set(ours) == set(theirs)
+    for name, message in ours.items():
+        for field in message.fields:
+            their = theirs[name].fields_by_name[field.name]
+            assert (field.number, field.is_repeated) == (their.number, their.is_repeated)
+            assert written_as(field) == written_as(their)
+
+
+def written_as(field: FieldDescriptor) -> tuple[str, ...]:
+    """How it looks on the wire: a number, or a length and bytes; of a map, its key and value."""
+    inner: Descriptor | None = field.message_type
+    if inner is not None and inner.GetOptions().map_entry:
+        return tuple(kind for each in inner.fields for kind in written_as(each))
+    long = (field.TYPE_BYTES, field.TYPE_STRING, field.TYPE_MESSAGE)
+    return ("bytes" if field.type in long else "number",)

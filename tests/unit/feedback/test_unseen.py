@@ -69,6 +69,27 @@ def test_an_entry_ends_the_exchange_with_what_it_says() -> None:
     assert len(world.unseen) == 0
 
 
+def test_an_id_that_is_no_utf8_is_known_by_what_envoy_makes_of_it() -> None:
+    world, header = (
+        World(),
+        b"a\xff\xe2\x82\xed\xa0\x80b\xc3\xa9".decode("utf-8", "surrogateescape"),
+    )
+    world.unseen.adopt(world.exchange(header))
+    world.unseen.entry(done("a!!!!!!b\u00e9"))
+    world.unseen.entry(done("a!!!!!!b\u00e9"))
+    world.unseen.adopt(world.exchange(header))
+    assert [ending.outcome for ending in world.diary.endings] == [Outcome.COMPLETED] * 2
+    assert (len(world.unseen), world.in_flight) == (0, (0, 0))
+
+
+def test_an_id_that_is_no_utf8_can_be_given_up() -> None:
+    world = World()
+    world.unseen.adopt(world.exchange("a\udcff"))
+    world.pool.remove(world.endpoint.id)
+    world.unseen.sweep()
+    assert (world.unseen.reaped, len(world.unseen), world.in_flight) == (1, 0, (0, 0))
+
+
 def test_an_entry_that_overtakes_its_stream_is_kept() -> None:
     world = World()
     exchange = world.exchange()

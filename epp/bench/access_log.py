@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Callable
 
 import grpc
 import msgspec
@@ -48,7 +47,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 async def cost(rate: int, seconds: float) -> Cost:
     """Receive ``rate`` entries a second for ``seconds``."""
-    unseen, count = Unseen(Pool(), SystemClock()), int(rate * seconds)
+    unseen, count = _Told(Pool(), SystemClock()), int(rate * seconds)
     ledger, port = Ledger(), free_port()
     for i in range(count):
         unseen.adopt(_exchange(i, ledger))
@@ -61,10 +60,10 @@ async def cost(rate: int, seconds: float) -> Cost:
     server.add_insecure_port(f"{HOST}:{port}")
     await server.start()
     try:
-        await _until(lambda: unseen.logs_connected > 0, START_SECONDS)
+        await asyncio.wait_for(unseen.opened.wait(), START_SECONDS)
         garbage.settle()  # as `epp serve` does
         cpu, began = time.process_time(), time.perf_counter()
-        await _until(lambda: unseen.logs_connected == 0, seconds + END_SECONDS)
+        await asyncio.wait_for(unseen.closed.wait(), seconds + END_SECONDS)
         cpu, took = time.process_time() - cpu, time.perf_counter() - began
     finally:
         if sender.returncode is None:
@@ -74,10 +73,20 @@ async def cost(rate: int, seconds: float) -> Cost:
     return Cost(100 * cpu / took, 1000 * cpu / count, count, took, len(unseen))
 
 
-async def _until(reached: Callable[[], bool], bound: float) -> None:
-    async with asyncio.timeout(bound):
-        while not reached():  # noqa: ASYNC110 - the service tells nobody of its connections
-            await asyncio.sleep(FLUSH_SECONDS)
+class _Told(Unseen):
+    """Says when the log is connected and when it is over: looking often would be measured, too."""
+
+    def __init__(self, pool: Pool, clock: SystemClock) -> None:
+        super().__init__(pool, clock)
+        self.opened, self.closed = asyncio.Event(), asyncio.Event()
+
+    def log_opened(self) -> None:
+        super().log_opened()
+        self.opened.set()
+
+    def log_closed(self) -> None:
+        super().log_closed()
+        self.closed.set()
 
 
 def _exchange(number: int, ledger: Ledger) -> Exchange:

@@ -8,8 +8,6 @@
   + TooLarge            413  the body is over the limit
   + Dropped             429  the pool, or this picker, is busy
     - Saturated              and the request may be dropped
-    - QueueTimeout           and the request waited its whole budget
-    - Evicted                and the request was given up for a better one
   + Unavailable         503  nobody can serve this at the moment
     - NoEndpoints            no endpoint can
     - NoPool                 nobody says for which pool it is
@@ -84,18 +82,6 @@ class Dropped(EppError):
 
 class Saturated(Dropped):
     """The pool is busy and the request's priority allows dropping it."""
-
-
-class QueueTimeout(Dropped):
-    """The request waited in the queue for its whole time budget."""
-
-    reason = "rejected-ttl-expired"
-
-
-class Evicted(Dropped):
-    """The request was under way and given up for one that matters more."""
-
-    reason = "evicted"
 
 
 class Unavailable(EppError):

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -51,7 +52,7 @@ def run(parsed: argparse.Namespace) -> int:
         console.print("stopped; nothing is left running")
         return 130
     except (RuntimeError, FileNotFoundError, ModuleNotFoundError) as error:
-        console.print(f"[red]the demo could not run:[/red] {error}", highlight=False)
+        console.print(f"[red]the demo could not run:[/red] {escape(str(error))}", highlight=False)
         return 1
 
 
@@ -76,7 +77,7 @@ async def _demo(parsed: argparse.Namespace, console: Console) -> int:
             results[policy] = _result(figures(samples))
     fleet.dump(results, Path(parsed.output))
     _print_comparison(console, results)
-    console.print(f"\nfigures in {parsed.output}")
+    console.print(f"\nfigures in {parsed.output}", markup=False)
     return 1 if any(result.errors for result in results.values()) else 0
 
 

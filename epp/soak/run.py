@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 
 from epp.gateway.render import GatewayOptions
 from epp.local import fleet
@@ -62,15 +63,15 @@ def run(parsed: argparse.Namespace) -> int:
         moments = asyncio.run(_soak(parsed, pods, console))
     except TimeoutError:
         said = f"answers came more than {SLACK_SECONDS:.0f} s late: is the machine overloaded?"
-        console.print(f"[red]{said}[/red]", highlight=False)
+        console.print(f"[red]{escape(said)}[/red]", highlight=False)
         return 1
     except (FileNotFoundError, RuntimeError) as error:
-        console.print(f"[red]{error}[/red]", highlight=False)
+        console.print(f"[red]{escape(str(error))}[/red]", highlight=False)
         return 1
     wrong = judge(pods, moments)
     fleet.dump(Report(pods, moments, wrong), Path(parsed.output))
     for each in wrong:
-        console.print(f"[red]{each}[/red]", highlight=False)
+        console.print(f"[red]{escape(each)}[/red]", highlight=False)
     console.print("not as it should be" if wrong else "all is as it should be")
     return 1 if wrong else 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rich.markup import escape
 from rich.table import Table
 
 from epp.sim.report.figures import Figures, Routing, Summary
@@ -42,11 +43,11 @@ def tables_of(found: Sequence[Summary]) -> tuple[Table, Table]:
         "preempted",
     )
     for each in found:
-        seen.add_row(each.policy, str(each.seed), "all", *seen_of(each.all))
-        spread.add_row(each.policy, str(each.seed), "all", *_spread(each.all, each.routing))
+        seen.add_row(escape(each.policy), str(each.seed), "all", *seen_of(each.all))
+        spread.add_row(escape(each.policy), str(each.seed), "all", *_spread(each.all, each.routing))
         for name, figures in each.classes.items() if len(each.classes) > 1 else ():
-            seen.add_row("", "", name, *seen_of(figures))
-            spread.add_row("", "", name, *_spread(figures, None))
+            seen.add_row("", "", escape(name), *seen_of(figures))
+            spread.add_row("", "", escape(name), *_spread(figures, None))
     return seen, spread
 
 
@@ -61,7 +62,7 @@ def means_of(named: Sequence[tuple[str, Mapping[str, Interval]]]) -> Table:
         for name in _MEANS:
             each = intervals.get(name)
             cells.append("-" if each is None else f"{each.mean:.3g} ±{each.half:.2g}")
-        table.add_row(policy, *cells)
+        table.add_row(escape(policy), *cells)
     return table
 
 
@@ -71,7 +72,7 @@ def differences_of(differences: Sequence[Difference]) -> Table:
     for name in DIFFERENCE:
         table.add_column(name, justify="left" if name in ("figure", "") else "right", no_wrap=True)
     for each in differences:
-        table.add_row(*difference_of(each))
+        table.add_row(*map(escape, difference_of(each)))
     return table
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -93,7 +94,9 @@ def table(sent: Sequence[Sent]) -> Table:
                   "sent late p99")  # fmt: skip
     names = sorted({each.step.record.business or UNNAMED for each in sent})
     for name in names:
-        shown.add_row(name, *_row([s for s in sent if (s.step.record.business or UNNAMED) == name]))
+        shown.add_row(
+            escape(name), *_row([s for s in sent if (s.step.record.business or UNNAMED) == name])
+        )
     if len(names) > 1:
         shown.add_row("total", *_row(sent))
     return shown

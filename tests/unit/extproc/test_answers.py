@@ -11,7 +11,6 @@ from epp.errors import (
     Internal,
     NoEndpoints,
     NoKvCache,
-    QueueTimeout,
     Saturated,
     TooLarge,
 )
@@ -36,7 +35,6 @@ def test_an_error_is_an_openai_error_object() -> None:
     ("error", "reason"),
     [
         (Saturated("full"), "rejected-saturated"),
-        (QueueTimeout("late"), "rejected-ttl-expired"),
         (NoEndpoints("none"), "rejected-no-endpoints"),
     ],
 )

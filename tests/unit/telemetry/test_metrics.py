@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.clock import ManualClock
-from epp.errors import BadRequest, EppError, Internal, NoEndpoints, NoKvCache, QueueTimeout
+from epp.errors import BadRequest, EppError, Internal, NoEndpoints, NoKvCache, Saturated
 from epp.ledger import Ledger
 from epp.model import Ending, EndpointId, Outcome, PrefixMatch, Usage
 from epp.observe.metrics import MetricsObserver
@@ -174,7 +174,7 @@ def test_a_failed_request_is_the_model_servers_error() -> None:
     [
         (BadRequest("x"), "BadRequest"),
         (NoKvCache("x"), "PreconditionFailed"),
-        (QueueTimeout("x"), "InferencePoolResourceExhausted"),
+        (Saturated("x"), "InferencePoolResourceExhausted"),
         (NoEndpoints("x"), "ServiceUnavailable"),
         (Internal("x"), "Internal"),
     ],

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
 
 from epp.prefix.blocks import block_hashes, root
 from epp.recording.record import Record
 from epp.traffic.replay.ask import Answer, Target, body_of
-from epp.traffic.replay.plan import Pace, plan
+from epp.traffic.replay.plan import Pace, Step, plan
+from epp.traffic.replay.player import Sent
 from epp.traffic.replay.prompts import Prompts
-from epp.traffic.replay.run import headers_of
+from epp.traffic.replay.run import headers_of, table
 from epp.traffic.trace import Trace, TraceError
 
 
@@ -96,3 +100,10 @@ def test_headers_are_pairs() -> None:
     assert headers_of(["x-a=1", "x-b=c=d"]) == {"x-a": "1", "x-b": "c=d"}
     with pytest.raises(TraceError, match="NAME=VALUE"):
         headers_of(["x-a"])
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
+    strange = record(0, 9, business="[/bold] [link=http://x]y[/link]")
+    written = Console(file=io.StringIO(), width=200)
+    written.print(table([Sent(Step(strange, "k"), 0.0, 0.0, Answer())]))
+    assert strange.business in written.file.getvalue()

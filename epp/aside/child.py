@@ -13,12 +13,12 @@ from typing import BinaryIO
 from msgspec import structs
 
 from epp.aside.letters import LENGTHS, Read, answer, arrival_of, pack
-from epp.disagg.strip import stripped
+from epp.disagg.strip import without_transfer
 from epp.errors import BadRequest
 from epp.formats import PARSERS, FormatSet
 from epp.formats.reading import opaque
 from epp.formats.splice import UNWRITABLE, model_span
-from epp.model import InferenceRequest
+from epp.model import Arrival, InferenceRequest
 
 MOST_BYTES = 1 << 30  #: of memory, beyond what it takes to start
 _TYPES = {parser.type: parser for parser in PARSERS}  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ def read(written: bytes, body: bytes) -> tuple[Read, bytes]:
     """Read one body as the picker would."""
     parsers, arrival = arrival_of(written, body)
     try:
-        arrival = structs.replace(arrival, body=_stripped(body))
+        arrival = _stripped(structs.replace(arrival, body=body))
         request = _with_span(_formats(parsers).parse(arrival, 0.0))
         return answer(request, changed=arrival.body is not body)
     except BadRequest as error:
@@ -67,12 +67,12 @@ def read(written: bytes, body: bytes) -> tuple[Read, bytes]:
         return Read(failed=type(error).__name__), b""
 
 
-def _stripped(body: bytes) -> bytes:
-    """See `strip.stripped`; what there is no memory to look at must not go on unseen."""
+def _stripped(arrival: Arrival) -> Arrival:
+    """See `strip.without_transfer`; what there is no memory to look at must not go on unseen."""
     try:
-        return stripped(body)
+        return without_transfer(arrival)
     except MemoryError:
-        raise BadRequest(f"the body of {len(body)} bytes has too many parts") from None
+        raise BadRequest(f"the body of {len(arrival.body)} bytes has too many parts") from None
 
 
 def _with_span(request: InferenceRequest) -> InferenceRequest:

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, structs
 
+from epp.disagg import frames
 from epp.errors import BadRequest
 from epp.formats.prompt import ABSENT
 from epp.formats.reading import without_bom
@@ -58,12 +59,16 @@ _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def without_transfer(arrival: Arrival, *, most: int | None = None) -> Arrival:
-    """Return the arrival with a `stripped` body.
+    """Return the arrival with a `stripped` body; of gRPC requests with one that is `frames.cleared`.
 
     Raises:
-        BadRequest: as `stripped`.
+        BadRequest: as these.
     """
-    body = stripped(arrival.body, most=most)
+    service = frames.service_of(arrival.headers.get(":path", ""))
+    if service:
+        body = frames.cleared(arrival.body, service, most=most)
+    else:
+        body = stripped(arrival.body, most=most)
     return arrival if body is arrival.body else structs.replace(arrival, body=body)
 
 

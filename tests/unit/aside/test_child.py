@@ -75,7 +75,7 @@ def without_memory(*_: Any, **__: Any) -> Any:
 
 
 def test_a_body_without_memory_to_clean_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "stripped", without_memory)
+    monkeypatch.setattr(child, "without_transfer", without_memory)
     with pytest.raises(BadRequest, match="the body of 2 bytes has too many parts"):
         through(arrival("/v1/completions", b"{}"))
 

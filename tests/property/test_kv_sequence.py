@@ -46,11 +46,12 @@ class SequenceMachine(RuleBasedStateMachine):
         if arrives:
             self.take(self.sequence.live(number, payload, at=self.at(payload), now=self.now))
 
-    def answer(self, most: int, *, ends: bool) -> None:
+    def answer(self, most: int, *, ends: bool, hole: int = MEMORY) -> None:
         if self.asked is None:
             return
         start, self.asked = self.asked, None
-        for number, payload in [each for each in self.told[-MEMORY:] if each[0] >= start][:most]:
+        answer = [each for each in self.told[-MEMORY:] if each[0] >= start][:most]
+        for number, payload in answer[:hole] + answer[hole + 1 :]:
             at = self.at(payload)
             self.take(self.sequence.replayed(number, payload, at=at, now=self.now))
             if self.asked is not None:
@@ -63,9 +64,10 @@ class SequenceMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.tell(arrives=arrives)
 
-    @rule(most=st.integers(0, 9), ends=st.booleans())
-    def answers(self, most: int, ends: bool) -> None:
-        self.answer(most, ends=ends and most > MEMORY)  # an end mark ends a whole answer
+    @rule(most=st.integers(0, 9), ends=st.booleans(), hole=st.integers(0, MEMORY))
+    def answers(self, most: int, ends: bool, hole: int) -> None:
+        # An end mark ends a whole answer, though some of it may be lost on its way.
+        self.answer(most, ends=ends and most > MEMORY, hole=hole)
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 40.0]))
     def waits(self, seconds: float) -> None:

@@ -6,6 +6,8 @@ asks. Here it is decided, and nothing else: the caller receives, sends and appli
 * In order: applied at once.
 * The first heard is not the first sent, or some are missing: what comes is held, and the missing
   are asked for. Old ones are applied first, then what was held.
+* An answer has a hole in its midst: what was lost on the way is asked for once more. Engines' sockets
+  drop what they cannot send at once, also of an answer of ten thousand messages.
 * The engine has no longer all that is missing: what is known may be wrong, so it is dropped, and
   built anew from the oldest that there is. All of it is true, but not all is known: `whole` is
   False, until a later start of the engine.
@@ -90,6 +92,7 @@ class Sequence:
         self._heard_at: float | None = None  # of the replay under way, when it last said something
         self._rebuilds: Literal["", "gladly", "in any case"] = ""  # what is known, by that replay
         self._tries = 0
+        self._answered = False  # the question under way, with a message that was taken in
         self._retry_at: float | None = None
         self._pause = RETRY_SECONDS
         self._stale = 0
@@ -141,6 +144,9 @@ class Sequence:
             return self._rebuild(_Message(number, at, payload), now)
         if number < self._next:
             return []
+        if number > self._next and self._answered:
+            return self._ask(now)
+        self._answered = True
         steps = [] if number == self._next else self._give_up("history_lost", number)
         steps += self._apply(_Message(number, at, payload))
         if self._held and self._held[0].number <= self._next:
@@ -187,7 +193,7 @@ class Sequence:
         )
 
     def _ask(self, now: float, rebuilds: Literal["", "gladly", "in any case"] = "") -> list[Step]:
-        self._heard_at, self._rebuilds = now, rebuilds
+        self._heard_at, self._rebuilds, self._answered = now, rebuilds, False
         return [Ask(0 if rebuilds else self._next)]
 
     def _rebuild(self, first: _Message, now: float) -> list[Step]:
@@ -196,6 +202,7 @@ class Sequence:
         if gladly and self._since is not None and first.number >= self._since:
             self.reason = "history_lost"
             return self._go_on(now)
+        self._answered = True
         steps = self._give_up("history_lost" if first.number else "rebuilt", first.number)
         return [*steps, *self._apply(first)]
 

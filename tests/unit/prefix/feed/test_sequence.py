@@ -250,6 +250,24 @@ def test_a_replay_without_the_missing_is_tried_again_and_then_given_up():
     assert of.replay_ended(0.3) == [Reset("history_lost"), *applied(6)]
 
 
+def test_a_hole_in_an_answers_midst_is_asked_for_once_more():
+    of = Sequence(can_ask=True)
+    live(of, 9)
+    assert replayed(of, 0, 1, 4) == [*applied(0, 1), Ask(2)]
+    assert replayed(of, 2, 3, 4) == applied(2, 3, 4)
+    assert replayed(of, 7) == [Ask(5)]
+    assert replayed(of, 5, 6, 7, 8) == applied(5, 6, 7, 8, 9)
+    assert (of.whole, of.lost) == (True, 0)
+
+
+def test_what_an_answer_has_not_the_second_time_either_is_lost():
+    of = Sequence(can_ask=True)
+    live(of, 9)
+    assert replayed(of, 0, 1, 4) == [*applied(0, 1), Ask(2)]
+    assert replayed(of, 4) == [Reset("history_lost"), *applied(4)]
+    assert (of.whole, of.reason, of.lost) == (False, "history_lost", 2)
+
+
 def test_answers_to_nothing_are_left_out():
     of = following(upto=5)
     assert replayed(of, 5) == []

@@ -88,6 +88,11 @@ class LeapingEngine(Engine):
         self._plan = _Plan(at, steps, seconds, growth)
         return self._plan.end(steps)
 
+    @property
+    def leaps(self) -> bool:
+        """Whether several steps are under way, between which nothing changes."""
+        return self._plan is not None and self._plan.steps > 1
+
     def cut(self, at: float) -> float:
         """End after the step under way at ``at``, since something changes; return when that is."""
         plan = self._plan

@@ -23,7 +23,7 @@ KEPT = 4096  #: entries of history, before older ones are let go
 
 
 class Seen(NamedTuple):
-    """What an engine's metrics say at a moment."""
+    """What an engine's metrics say from a moment on."""
 
     at: float
     queued: int
@@ -86,6 +86,7 @@ class Pod:
         self._version = 0  # of the plan under way: events of another one are void
         self._end: float | None = None
         self._dropped: list[str] = []
+        self._queued = 0  # those who wait since the step under way was planned
         self._history = [Seen(-1.0, 0, 0, 0.0, 0.0)]
         self._times = [-1.0]
 
@@ -111,7 +112,6 @@ class Pod:
         self._uncached[request.id] = uncached
         self.backlog += uncached
         self._interrupt(now)
-        self._note(now)
 
     def cached(self, request: Request) -> int:
         """Prompt tokens of ``request`` that the cache holds at this moment."""
@@ -152,9 +152,7 @@ class Pod:
             self._changed()
 
     def _changed(self) -> None:
-        now = self._timeline.now()
-        self._interrupt(now)
-        self._note(now)
+        self._interrupt(self._timeline.now())
 
     def crash(self) -> list[str]:
         """Die; return the requests that die with it."""
@@ -208,7 +206,7 @@ class Pod:
             self._arm(end, self._finish)
         for request_id in self.engine.to_fetch():
             self._around.fetch(self, request_id)
-        self._note(now)
+        self._planned(now)
 
     def _finish(self, version: int) -> None:
         """End steps, tell what came of them, and go on."""
@@ -216,6 +214,7 @@ class Pod:
             return
         now = self._timeline.now()
         news = self.engine.finish(now)
+        self._publish(now)
         for request_id in news.first:
             self.backlog -= self._uncached.pop(request_id, 0)
         dropped, self._dropped = self._dropped, []
@@ -229,17 +228,34 @@ class Pod:
         if news.first or news.finished or self.config.journal:
             self._around.news(self, news)
 
-    def _note(self, now: float) -> None:
-        """Keep what metrics say from this moment on."""
+    def _planned(self, now: float) -> None:
+        """Keep who waits while the step is under way, for metrics at its end.
+
+        **Source:** vLLM V1 takes in requests between two steps and writes its metrics at the end
+        of each one (vllm/v1/engine/core.py, ``run_busy_loop``; scheduler.py, ``make_stats``): who
+        comes during a step that computes a long prompt is in none of them until the next one ends.
+        """
+        self._queued = self.engine.waiting
+        end = self._end
+        if end is None:
+            self._publish(now)
+        elif self.engine.leaps:
+            usage = self.engine.kv_usage
+            growth = (self.engine.used_at(end) - usage) / (end - now)
+            self._keep(Seen(now, self._queued, self.engine.running, usage, growth))
+
+    def _publish(self, now: float) -> None:
+        """Let metrics say how it is at the end of a step."""
         engine = self.engine
-        usage = engine.kv_usage
-        growth = 0.0
-        if self._end is not None and self._end > now:
-            growth = (engine.used_at(self._end) - usage) / (self._end - now)
-        self._times.append(now)
-        self._history.append(Seen(now, engine.waiting, engine.running, usage, growth))
+        self._keep(
+            Seen(now, min(self._queued, engine.waiting), engine.running, engine.kv_usage, 0.0)
+        )
+
+    def _keep(self, seen: Seen) -> None:
+        self._times.append(seen.at)
+        self._history.append(seen)
         if len(self._times) > KEPT:
-            self.forget_before(now - KEPT_SECONDS)
+            self.forget_before(seen.at - KEPT_SECONDS)
 
 
 def config_of(pods: Pods, trace_block: int) -> Config:

@@ -6,10 +6,10 @@ vLLM 0.32 servers; ``nixlv2`` of llm-d's sidecar.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from epp.disagg.connectors.base import BadAnswer, Mode, Transfer
 from epp.disagg.connectors.body import fields_of, limit, written
@@ -21,14 +21,20 @@ _ASK = Raw(
 )
 
 
+Said = Annotated[str, Meta(min_length=1)]
+Block = Annotated[int, Meta(ge=0)]
+
+
 class _Told(msgspec.Struct):
     """What a decode engine needs; without one of these a vLLM server stops altogether."""
 
     do_remote_prefill: bool
-    remote_engine_id: str
-    remote_host: str
-    remote_port: int
-    remote_block_ids: list[Raw]
+    remote_engine_id: Said
+    remote_host: Said
+    remote_port: Annotated[int, Meta(ge=1, le=65535)]
+    remote_block_ids: Annotated[list[list[Block] | Block], Meta(min_length=1)]
+    """Of each group of layers; of older engines those of the only one."""
+    do_remote_decode: bool | None = None  #: then the engine that decodes would keep its blocks, too
 
 
 class _Answer(msgspec.Struct):
@@ -82,6 +88,6 @@ def params_in(answer: bytes) -> Raw:
         told = _told(raw)
     except msgspec.DecodeError:
         raise BadAnswer("incomplete-parameters") from None
-    if not (told.do_remote_prefill and told.remote_block_ids and told.remote_engine_id):
+    if not told.do_remote_prefill or told.do_remote_decode or not any(told.remote_block_ids):
         raise BadAnswer("incomplete-parameters")
     return raw

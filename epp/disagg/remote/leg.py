@@ -9,6 +9,7 @@ from typing import Literal
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from epp.clock import Clock
 from epp.disagg.connectors import Transfer
@@ -25,6 +26,7 @@ PASSED = frozenset({"content-type", "authorization", "x-api-key", "traceparent",
 
 
 JSON = "application/json"
+_PLAIN = {"accept-encoding": "identity"}
 
 
 class LegFailed(Exception):
@@ -83,23 +85,25 @@ class Http:
             LegFailed: there was none, or not with status 200.
         """
         path = request.headers.get(":path") or request.path
-        url = f"{self._scheme}://{endpoint.address}{path}"
-        headers = {**_passed(request.headers), REQUEST_ID: sent.transfer.id}
+        if not path.startswith("/"):
+            raise LegFailed("path", again=False, blame=False)  # it would be read as of the host
+        headers = {**_passed(request.headers), **_PLAIN, REQUEST_ID: sent.transfer.id}
         try:
-            async with self._open().post(url, data=sent.body, headers=headers) as answer:
+            url = URL(f"{self._scheme}://{endpoint.address}{path}", encoded=True)
+            call = self._open().post(url, data=sent.body, headers=headers, allow_redirects=False)
+            async with call as answer:
                 at = self._clock.now()
-                _check(answer.status)
+                _check(answer)
                 return Answer(await _whole(answer), at)
         except (aiohttp.ClientError, OSError, ValueError, asyncio.IncompleteReadError):
             raise LegFailed("connection") from None
 
     async def engine_id(self, transfer: Transfer, rank: int) -> str:
         """Ask a bootstrap server which engine it is of; "" if it does not say."""
+        url = bootstrap_url(transfer) + "/query"
+        call = self._open().get(url, headers=_PLAIN, allow_redirects=False)
         try:
-            async with (
-                asyncio.timeout(QUERY_SECONDS),
-                self._open().get(bootstrap_url(transfer) + "/query") as answer,
-            ):
+            async with asyncio.timeout(QUERY_SECONDS), call as answer:
                 return engine_id_in(await _whole(answer), rank) if answer.status == 200 else ""
         except (aiohttp.ClientError, OSError, ValueError, TimeoutError, LegFailed):
             return ""
@@ -107,11 +111,9 @@ class Http:
     async def abort(self, endpoint: Endpoint, told: tuple[str, bytes]) -> None:
         """Tell an endpoint to give a request up, if it can be told."""
         url, headers = f"{self._scheme}://{endpoint.address}{told[0]}", {"content-type": JSON}
+        call = self._open().post(url, data=told[1], headers=headers, allow_redirects=False)
         try:
-            async with (
-                asyncio.timeout(QUERY_SECONDS),
-                self._open().post(url, data=told[1], headers=headers),
-            ):
+            async with asyncio.timeout(QUERY_SECONDS), call:
                 pass
         except (aiohttp.ClientError, OSError, TimeoutError):
             return
@@ -130,6 +132,7 @@ class Http:
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+                auto_decompress=False,  # a megabyte could become a thousand
                 trust_env=False,
             )
         return self._session
@@ -140,14 +143,16 @@ def _passed(told: Mapping[str, str]) -> dict[str, str]:
     return {"content-type": JSON, **{name: told[name] for name in PASSED & told.keys()}}
 
 
-def _check(status: int) -> None:
-    if status == 200:
-        return
+def _check(answer: aiohttp.ClientResponse) -> None:
+    status = answer.status
     if status >= 500:
         raise LegFailed("failed")
     if status == 429:
         raise LegFailed("failed", blame=False)
-    raise LegFailed("refused", again=False, blame=False)  # the endpoint that decodes will say why
+    if status >= 400:
+        raise LegFailed("refused", again=False, blame=False)  # what decodes will say why
+    if status != 200 or answer.headers.get("content-encoding", "identity") != "identity":
+        raise LegFailed("malformed")  # no engine sends one elsewhere, or compresses unasked
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> bytes:

@@ -56,6 +56,42 @@ def test_a_broken_answer_is_refused(answer: bytes) -> None:
         CONNECTORS["nixlv2"].decode_body(b'{"prompt":"a"}', answer, transfer())
 
 
+TOLD = {
+    "do_remote_prefill": True, "do_remote_decode": False, "remote_engine_id": "e",
+    "remote_host": "10.0.0.2", "remote_port": 5600, "remote_block_ids": [[1, 2], []],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"remote_port": 0}, {"remote_port": 65536}, {"remote_port": "5600"}, {"remote_port": True},
+        {"remote_host": ""}, {"remote_host": None}, {"remote_engine_id": ""},
+        {"remote_engine_id": 7}, {"remote_block_ids": []}, {"remote_block_ids": [[]]},
+        {"remote_block_ids": [None]}, {"remote_block_ids": ["a"]}, {"remote_block_ids": [["a"]]},
+        {"remote_block_ids": [[-1]]}, {"remote_block_ids": "abc"}, {"do_remote_prefill": "true"},
+        {"do_remote_prefill": False}, {"do_remote_decode": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_parameters_that_no_engine_could_use_are_refused(wrong: dict[str, Any]) -> None:
+    def decode(told: Any) -> bytes:
+        answer = msgspec.json.encode({"kv_transfer_params": told})
+        return CONNECTORS["nixlv2"].decode_body(b"{}", answer, transfer())
+
+    assert msgspec.json.decode(decode(TOLD)) == {"kv_transfer_params": TOLD}
+    assert decode(TOLD | {"remote_block_ids": [1, 2]})  # of vLLM before groups of layers
+    with pytest.raises(BadAnswer, match="incomplete-parameters"):
+        decode(TOLD | wrong)
+
+
+@pytest.mark.parametrize("told", [[TOLD], "x", 1, True], ids=str)
+def test_parameters_that_are_no_object_are_refused(told: Any) -> None:
+    answer = msgspec.json.encode({"kv_transfer_params": told})
+    with pytest.raises(BadAnswer):
+        CONNECTORS["nixlv2"].decode_body(b"{}", answer, transfer())
+
+
 def test_each_attempt_has_a_room_of_its_own_that_fits_63_bits() -> None:
     rooms = {Transfer(f"t-{i}", "/", "h").room for i in range(100)}
     assert len(rooms) == 100

@@ -144,7 +144,15 @@ class World:
         Raises:
             LegFailed: it was not.
         """
-        return await self._legs.prefill(self.members.pods.get(endpoint.id), request)
+        kept = await self._legs.prefill(self.members.pods.get(endpoint.id), request)
+        opened = self._open.get(request.id)
+        if opened is not None:
+            opened.kept = kept
+        return kept
+
+    def give_up(self, request_id: str) -> None:
+        """Have the engine that decodes drop a request whose prompt will not come."""
+        self._drop(request_id, "failed")
 
     def _see(self) -> None:
         """Let policies look that may know everything."""
@@ -271,9 +279,7 @@ class World:
         self._send(opened, elsewhere=False)
 
     def _send(self, opened: _Open, *, elsewhere: bool) -> None:
-        kept = opened.kept = self._legs.kept(opened.job.id) if elsewhere else None
-        if kept is not None:
-            opened.story.prefill_pod = kept.pod.number
+        if elsewhere and self._legs.comes(opened.job.id):
             opened.request = msgspec.structs.replace(opened.request, fetches=True)
         wait = opened.pod.pods.request_seconds if opened.pod is not None else 0.0
         if wait:
@@ -314,12 +320,9 @@ class World:
 
     def _answered(self, opened: _Open, finished: Finished) -> None:
         story, kept = opened.story, opened.kept
-        fetched = kept is not None and finished.external_tokens > 0
-        story.cached_tokens = (
-            kept.cached if kept is not None and fetched else finished.cached_tokens
-        )
-        if not fetched:
-            story.prefill_pod = -1
+        story.cached_tokens = finished.cached_tokens
+        if kept is not None and finished.external_tokens > 0:
+            story.cached_tokens, story.prefill_pod = kept.cached, kept.pod.number
         story.preemptions = finished.preemptions
         if opened.exchange is not None:
             opened.replica.finished(opened.exchange, finished)
@@ -359,13 +362,17 @@ class World:
     def _give_up(self, request_id: str) -> None:
         """A client has waited too long."""
         opened = self._open.get(request_id)
+        if opened is not None and opened.task is not None:
+            opened.task.cancel()
+        self._drop(request_id, "abandoned")
+
+    def _drop(self, request_id: str, outcome: str) -> None:
+        opened = self._open.get(request_id)
         if opened is None:
             return
-        if opened.task is not None:
-            opened.task.cancel()
         if opened.pod is not None and opened.pod.alive:
             opened.pod.drop(request_id)
-        self._over(opened, "abandoned")
+        self._over(opened, outcome)
 
     def _over(self, opened: _Open, outcome: str) -> None:
         """A request is over, one way or another; its conversation goes on."""

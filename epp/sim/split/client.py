@@ -12,6 +12,7 @@ import msgspec
 
 from epp import plugin
 from epp.clock import Clock
+from epp.disagg.connectors import Transfer
 from epp.disagg.remote.client import PrefillClient
 from epp.disagg.remote.leg import Answer, Http, Sent
 from epp.model import Endpoint, InferenceRequest, Pick
@@ -40,12 +41,13 @@ class Asked(Protocol):
         """
         ...
 
+    def give_up(self, request_id: str) -> None:
+        """Have the engine that decodes drop a request whose prompt will not come."""
+        ...
+
 
 class SimulatedPrefillClient(PrefillClient):
-    """`PrefillClient`; engines hand caches over as ``nixlv2`` does, whatever the connector."""
-
-    def __init__(self, params: PrefillClient.Params, tools: plugin.Tools) -> None:
-        super().__init__(msgspec.structs.replace(params, connector="nixlv2"), tools)
+    """`PrefillClient`; its connector says when legs begin, and caches move as `Legs` has them."""
 
     def see(self, world: Asked) -> None:
         """Ask the engines of ``world``."""
@@ -62,9 +64,21 @@ class _Virtual(Http):
     def __init__(self, world: Asked, clock: Clock) -> None:
         super().__init__("http", tls=True, most=1, clock=clock)
         self._world = world
+        self._asked: dict[str, str] = {}  # request by transfer, of prefills that are not done
 
     async def prefill(self, endpoint: Endpoint, request: InferenceRequest, sent: Sent) -> Answer:
         """See `Http.prefill`."""
-        del sent
+        self._asked[sent.transfer.id] = request.id
         await self._world.prefill(endpoint, self._world.asked(request.id))
+        del self._asked[sent.transfer.id]
         return Answer(ANSWER, self._clock.now())
+
+    async def engine_id(self, transfer: Transfer, rank: int) -> str:
+        """See `Http.engine_id`."""
+        del transfer, rank
+        return "sim"
+
+    async def abort(self, endpoint: Endpoint, told: tuple[str, bytes]) -> None:
+        """See `Http.abort`."""
+        del endpoint
+        self._world.give_up(self._asked.pop(msgspec.json.decode(told[1])["rid"]))

@@ -2,8 +2,8 @@
 
 A prefill is a request for one token whose blocks stay on a lease. The engine that decodes takes
 blocks of its own first, then reads: caches leave an engine one after another over its own link,
-whose speed depends on how far they go. Who comes after the lease's end, or to an engine that died,
-computes the prompt itself.
+whose speed depends on how far they go. Who comes before the prefill is done waits for it. Who comes
+after the lease's end, or to an engine that died, computes the prompt itself.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class Legs:
         self._made = 0
         self._answers: dict[str, asyncio.Future[Finished]] = {}  # by id of a prefill under way
         self._kept: dict[str, Kept] = {}  # by id of the request that will read it
+        self._under_way: set[str] = set()  # requests whose prompt is being computed
+        self._readers: dict[str, Pod] = {}  # by id of a request that waits for its prefill
         self._link_free_at: dict[int, float] = {}  # by number of the engine that gives
 
     async def prefill(self, pod: Pod | None, request: Request) -> Kept:
@@ -70,13 +72,17 @@ class Legs:
         self._made += 1
         lease = f"{request.id}/prefill-{self._made}"
         pod.sent += 1
+        self._under_way.add(request.id)
         try:
             story = await self._computed(pod, _for_prefill(request, lease, pod.config.block_tokens))
         finally:
+            self._under_way.discard(request.id)
             pod.sent -= 1
             self._emptied(pod)
         kept = Kept(pod, lease, story.prompt_tokens, story.cached_tokens)
         self._kept[request.id] = kept
+        if (reader := self._readers.pop(request.id, None)) is not None:
+            self.fetch(reader, request.id)
         return kept
 
     async def _computed(self, pod: Pod, request: Request) -> Finished:
@@ -110,17 +116,21 @@ class Legs:
         if answer is not None and not answer.done():
             answer.set_exception(LegFailed("connection"))
 
-    def kept(self, request_id: str) -> Kept | None:
-        """Return what waits for a request."""
-        return self._kept.get(request_id)
+    def comes(self, request_id: str) -> bool:
+        """Say whether the prompt of a request is computed elsewhere, or is being computed."""
+        return request_id in self._kept or request_id in self._under_way
 
     def forget(self, request_id: str) -> None:
         """A request is over: what nobody has read stays on its lease."""
         self._kept.pop(request_id, None)
+        self._readers.pop(request_id, None)
 
     def fetch(self, pod: Pod, request_id: str) -> None:
         """Have ``pod`` read what waits for a request; it has the blocks for it."""
         now = self._timeline.now()
+        if request_id in self._under_way:
+            self._readers[request_id] = pod
+            return
         kept = self._kept.pop(request_id, None)
         if kept is None or not _there(kept):
             self._timeline.at(now, pod.fetched, request_id, False)

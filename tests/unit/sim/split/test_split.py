@@ -32,6 +32,24 @@ traffic: {preset: chat}
 """
 
 
+CONNECTORS = ["nixlv2", "shared-storage", "mooncake", "sglang"]
+
+
+@pytest.fixture(params=CONNECTORS)
+def connector(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def always(connector: str, tmp_path: Path) -> str:
+    """File of a policy that computes each prompt elsewhere, by one connector after the other."""
+    path = tmp_path / f"{connector}.yaml"
+    client = "- type: prefill-client\n"
+    told = f"{client}  parameters: {{connector: {connector}}}\n"
+    path.write_text(SPLITTING["pd-always"][0].replace(client, told))
+    return str(path)
+
+
 def scenario(text: str = "", rack: str = "b") -> Scenario:
     return scenario_of(FLEET.replace("RACK", rack) + text)
 
@@ -54,9 +72,9 @@ def only(found: Scenario, policy: str) -> Story:
 
 @pytest.mark.parametrize(("rack", "bytes_per_second"), [("a", 25e9), ("b", 12e9)])
 def test_a_prompt_computed_elsewhere_costs_the_prefill_and_the_way_of_its_cache(
-    rack: str, bytes_per_second: float
+    rack: str, bytes_per_second: float, always: str
 ) -> None:
-    story = only(scenario(rack=rack), "pd-always")
+    story = only(scenario(rack=rack), always)
     moved = 0.02 + TOKENS * 131072 / bytes_per_second
     assert (story.prefill_pod, story.pod, story.outcome) == (0, 1, "ok")
     assert story.ttft is not None
@@ -80,19 +98,31 @@ def test_decoding_goes_on_undisturbed_while_another_engine_computes_a_prompt() -
     assert slowest("pd-never") - slowest("pd-always") == pytest.approx(COMPUTED, rel=0.15)
 
 
-def test_a_prefill_engine_that_dies_leaves_the_prompt_to_the_one_that_decodes() -> None:
+def test_a_prefill_engine_that_dies_leaves_the_prompt_to_the_one_that_decodes(
+    connector: str, always: str
+) -> None:
     found = scenario(f"changes: [{{do: crash, at: {COMPUTED / 2}, pods: 1}}]\n")
-    story = only(found, "pd-always")
+    story = only(found, always)
+    if connector == "sglang":  # which waits for it already, and is told to give up
+        assert (story.outcome, story.prefill_pod, story.ended_at) == ("failed", -1, COMPUTED / 2)
+        return
     assert (story.outcome, story.prefill_pod) == ("ok", -1)
     assert story.ttft == pytest.approx(COMPUTED * 1.5, rel=0.05)
+
+
+def test_the_engine_that_decodes_has_a_request_from_the_start_only_if_legs_run_at_once(
+    connector: str, always: str
+) -> None:
+    _, meanwhile, *_ = run(scenario(), always, demand=asked(1.0 - COMPUTED / 2)).moments
+    assert meanwhile.requests == (1, 1 if connector == "sglang" else 0)
 
 
 @pytest.mark.parametrize(
     "transfers", ["failures: 1.0", "lease_seconds: 0.00001"], ids=["errors", "lease is over"]
 )
-def test_whatever_goes_wrong_costs_time_and_never_an_answer(transfers: str) -> None:
+def test_whatever_goes_wrong_costs_time_and_never_an_answer(transfers: str, always: str) -> None:
     stories = run(
-        scenario(f"transfers: {{{transfers}}}\n"), "pd-always", demand=asked(0.0, 0.1, 0.2)
+        scenario(f"transfers: {{{transfers}}}\n"), always, demand=asked(0.0, 0.1, 0.2)
     ).stories
     assert [(each.outcome, each.prefill_pod) for each in stories] == [("ok", -1)] * 3
 
@@ -109,11 +139,13 @@ def test_a_sidecar_is_told_by_header_and_does_the_same(tmp_path: Path) -> None:
     [f"client_timeout_seconds: {COMPUTED / 2}", "client_timeout_seconds: 0.6", "seed: 1"],
     ids=["clients leave within the prefill", "clients leave later", "all are answered"],
 )
-def test_nothing_is_left_in_any_engine_or_ledger_when_all_is_over(text: str) -> None:
+def test_nothing_is_left_in_any_engine_or_ledger_when_all_is_over(
+    text: str, connector: str, always: str
+) -> None:
     found = scenario(f"{text}\n")
-    world = World(found, policy_of("pd-always"), asked(0.0, 0.1, 1.0), seed=1)
+    world = World(found, policy_of(always), asked(0.0, 0.1, 1.0), seed=1)
     outcomes = {each.outcome for each in world.run().stories}
-    assert outcomes <= ({"ok", "abandoned"} if "client" in text else {"ok"})
+    assert outcomes <= {"ok", *(["abandoned"] if "client" in text else [])}
     pods = list(world.members.pods.values())
     assert [pod.sent for pod in pods] == [0, 0]
     assert [pod.engine.ids() for pod in pods] == [(), ()]

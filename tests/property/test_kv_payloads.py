@@ -8,7 +8,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.collect.parse.kv_events import UnreadableError, parse
+from epp.collect.parse import kv_events
+from epp.collect.parse.kv_events import UnreadableError, each, parse
 from epp.prefix.exact.keys import Prompt
 from tests.support.kv import A, index
 
@@ -52,8 +53,20 @@ def test_every_event_is_taken_in_or_left_out(events: list[object], rank: object)
     assert known.blocks.get(A, 0) <= 4
 
 
+@given(st.lists(MAPS | ARRAYS | ANYTHING, max_size=6))
+@settings(max_examples=100, deadline=None)
+def test_a_large_payload_says_the_same_as_a_small_one(events: list[object]):
+    payload = msgspec.msgpack.encode([1.0, [*events, "-" * kv_events.SMALL]])
+    read = [event for event in each(payload) if event is not None]
+    assert tuple(read) == parse(payload).events
+    assert len(list(each(payload))) == len(events) + 1
+
+
 @given(st.binary(max_size=64))
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_are_read_or_refused(payload: bytes):
     with contextlib.suppress(UnreadableError):
         parse(payload)
+    for whole in (payload, payload + bytes(kv_events.SMALL)):
+        with contextlib.suppress(UnreadableError):
+            list(each(whole))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from msgspec import structs
 
@@ -15,12 +16,12 @@ from epp.collect.parse import kv_events
 from epp.collect.parse.kv_messages import Message
 from epp.model import EndpointId
 from epp.prefix.blocks import BYTES_PER_TOKEN
-from epp.prefix.exact.events import Cleared, Event, Stored
+from epp.prefix.exact.events import Cleared, Event, Removed, Stored
 from epp.prefix.exact.index import ExactIndex
 from epp.prefix.feed.engine import Engine
 from epp.prefix.feed.sequence import Apply, Ask, Reset, Step
 
-SLICE = 256  #: blocks taken in at a time, 0.4 ms
+SLICE = 256  #: blocks of ours taken in at a time, 0.4 ms
 MOST_ADAPTERS = 4096  #: that are remembered
 BEGUN_SECONDS = 30.0  #: a restart that was noticed twice within this is one
 
@@ -45,7 +46,8 @@ class Feed:
         self._index = index
         self._tell = tell
         self._work: deque[Reset | Apply] = deque()
-        self._slices: deque[Event] = deque()
+        self._events: Iterator[Event | None] | None = None  # of the message in work
+        self._slices: deque[tuple[Event, int]] = deque()  # of those read, with their blocks of ours
         self._asked: int | None = None
         self._heard: tuple[int, float] | None = None  # the newest message: number, when sent
         self._probe: int | None = None  # number of a message that only the same process has
@@ -57,7 +59,7 @@ class Feed:
     @property
     def busy(self) -> bool:
         """Whether there is work that `advance` would do."""
-        return bool(self._slices or self._work)
+        return bool(self._work or self._slices or self._events or self._is_behind)
 
     def connected(self, now: float) -> None:
         """Note that messages are heard from now on.
@@ -130,33 +132,63 @@ class Feed:
     def advance(self) -> None:
         """Do a slice of the work there is."""
         engine = self.engine
-        if self._slices:
+        if self._is_behind:
+            self._index.resume(engine.endpoint_id, rank=engine.rank)
+            self._tell(engine.endpoint_id, engine.rank)
+        elif self._slices:
             self._index.apply(engine.endpoint_id, self._next_slices(), rank=engine.rank)
             self._tell(engine.endpoint_id, engine.rank)
-            return
-        step = self._work.popleft()
-        if isinstance(step, Reset):
+        elif self._events:
+            self._read_on(self._events)
+        elif isinstance(step := self._work.popleft(), Reset):
             self._index.join(engine.endpoint_id, engine.rank)
-            return
-        engine.messages += 1
-        engine.bytes += len(step.payload)
+        else:
+            engine.messages += 1
+            engine.bytes += len(step.payload)
+            self._events = kv_events.each(step.payload)
+            self._read_on(self._events)
+
+    @property
+    def _is_behind(self) -> bool:
+        return self._index.is_behind(self.engine.endpoint_id, rank=self.engine.rank)
+
+    def _read_on(self, events: Iterator[Event | None]) -> None:
+        """Read up to `SLICE` more events of the message in work."""
+        engine = self.engine
         try:
-            batch = kv_events.parse(step.payload)
+            read = list(islice(events, SLICE))
         except kv_events.UnreadableError:
-            engine.unread += 1
-            return
-        engine.unread += sum(batch.unread.values())
-        for event in batch.events:
-            if isinstance(event, Stored) and event.adapter and len(engine.adapters) < MOST_ADAPTERS:
-                engine.adapters.add(event.adapter)
-            self._slices.extend(slices(event))
+            engine.unread, read = engine.unread + 1, []
+        if len(read) < SLICE:
+            self._events = None
+        largest = self._index.largest_block(engine.endpoint_id, rank=engine.rank)
+        for event in read:
+            if event is None:
+                engine.unread += 1
+            elif isinstance(event, Cleared):
+                self._slices.append((event, 1))
+            else:
+                self._cut(event, largest)
+
+    def _cut(self, event: Stored | Removed, tokens: int) -> None:
+        """Have an event's slices be taken in; its blocks have ``tokens``, if it does not say."""
+        if isinstance(event, Stored):
+            tokens = event.block_tokens or tokens
+            if event.adapter and len(self.engine.adapters) < MOST_ADAPTERS:
+                self.engine.adapters.add(event.adapter)
+        parts = max(tokens // self._index.block_tokens, 1)
+        blocks = len(event.hashes) * parts
+        if blocks <= SLICE:
+            self._slices.append((event, blocks))
+        else:
+            self._slices.extend((each, SLICE) for each in slices(event, max(SLICE // parts, 1)))
 
     def _next_slices(self) -> Sequence[Event]:
         taken, blocks = [], 0
         while self._slices and blocks < SLICE:
-            event = self._slices.popleft()
+            event, size = self._slices.popleft()
             taken.append(event)
-            blocks += 1 if isinstance(event, Cleared) else len(event.hashes)
+            blocks += size
         return taken
 
     def _is_other(self, message: Message) -> bool:
@@ -180,6 +212,7 @@ class Feed:
             self._begun_at = now
             self._work = _since_reset(self._work)
             self._slices.clear()
+            self._events = None
 
 
 def _since_reset(work: deque[Reset | Apply]) -> deque[Reset | Apply]:

@@ -23,8 +23,20 @@ from epp.prefix.exact.held import Blocks
 from epp.prefix.exact.holders import place
 
 MOST_BLOCKS = 65_536  #: that one engine is expected to hold
+MOST_NAMES = 4 * MOST_BLOCKS  #: of all prompts that are expected: they share blocks
 MOST_AWAITED = 4096  #: requests of one engine, whose last block is to be told
-MOST_TRIES = 16_384  #: hashes to find out a block's parent, 0.1 us each
+MOST_TRIES = 16_384  #: hashes to find out blocks' parents between two `expire`, 0.1 us each
+
+
+class Tries:
+    """How many hashes may be tried yet, by all engines."""
+
+    def __init__(self) -> None:
+        self.left = MOST_TRIES
+
+    def renew(self) -> None:
+        """Allow `MOST_TRIES` again."""
+        self.left = MOST_TRIES
 
 
 class Expected:
@@ -37,7 +49,7 @@ class Expected:
         self._place = place(slot, Tier.EXPECTED)
         self._until: dict[int, float] = {}  # by block
         self._ends: list[tuple[float, int, Sequence[int]]] = []  # a heap
-        self._count = 0
+        self._count = self._names = 0  # ever; in the heap
         self._requests: dict[int, list[str]] = {}  # that are awaited, by their last block
         self._last: dict[str, int] = {}  # the block of each of them
 
@@ -50,7 +62,7 @@ class Expected:
     def add(self, names: Sequence[int], until: float, *, held: int) -> None:
         """Expect a prompt's blocks until a time, of which the first ``held`` are known to be there.
 
-        More than `MOST_BLOCKS` are not expected.
+        More than `MOST_BLOCKS` are not expected; of too many prompts, those that end first are not.
         """
         if held >= len(names) or len(self._until) + len(names) - held > MOST_BLOCKS:
             return
@@ -59,7 +71,10 @@ class Expected:
                 self._blocks.add(name, self._place)
             self._until[name] = max(until, self._until.get(name, until))
         self._count += 1
+        self._names += len(names)
         heapq.heappush(self._ends, (until, self._count, names))
+        while self._names > MOST_NAMES:
+            self.expire(self._ends[0][0])
 
     def wait(self, request: str, last: int) -> None:
         """Have `computed` tell of a request once its block ``last`` is told."""
@@ -86,25 +101,26 @@ class Expected:
             del self._last[request]
             self.computed.append(request)
 
-    def before(self, block: bytes) -> Sequence[int]:
+    def before(self, block: bytes, tries: Tries) -> Sequence[int]:
         """Return the blocks that stand before ``block`` (its tokens) in a prompt that is expected.
 
-        Empty if no prompt has it, or has it as its first.
+        Empty if no prompt has it, or has it as its first, or ``tries`` are used up.
         """
-        tries = MOST_TRIES
         for _, _, names in reversed(self._ends):
-            tries -= len(names)
-            if tries < 0:
+            if tries.left < len(names):
                 break
             for at in range(1, len(names)):
                 if xxh3_64_intdigest(block, names[at - 1]) == names[at]:
+                    tries.left -= at
                     return names[:at]
+            tries.left -= len(names)
         return ()
 
     def expire(self, now: float) -> None:
         """Expect nothing more whose time is over."""
         while self._ends and self._ends[0][0] <= now:
             _, _, names = heapq.heappop(self._ends)
+            self._names -= len(names)
             for name in names:
                 if self._until.get(name, now + 1) <= now:
                     del self._until[name]
@@ -115,6 +131,7 @@ class Expected:
         names = list(self._until)
         self._until.clear()
         self._ends.clear()
+        self._names = 0
         self._requests.clear()
         self._last.clear()
         return names

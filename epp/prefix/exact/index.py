@@ -138,6 +138,17 @@ class ExactIndex:
                 teller.remove(event)
         self.sweep(SWEEP)
 
+    def is_behind(self, endpoint_id: EndpointId, *, rank: int = 0) -> bool:
+        """Whether a rank told what makes others of its blocks known, see `resume`."""
+        teller = self._sources.get((endpoint_id, rank))
+        return teller is not None and teller.is_behind
+
+    def resume(self, endpoint_id: EndpointId, *, rank: int = 0) -> None:
+        """Take in a bounded part of what waited for what a rank has told by now."""
+        teller = self._sources.get((endpoint_id, rank))
+        if teller is not None:
+            teller.resume()
+
     def forget(self, endpoint_id: EndpointId) -> None:
         """Drop an endpoint with all its ranks. One that is not known is no error."""
         for rank in [rank for owner, rank in self._sources if owner == endpoint_id]:
@@ -187,7 +198,11 @@ class ExactIndex:
             teller.expected.answered(request)
 
     def expire(self, now: float) -> None:
-        """End what was expected in vain. To be called about once a second."""
+        """End what was expected in vain. To be called some times a second.
+
+        Lost blocks can be found out by what is expected for so much time as each call allows.
+        """
+        self._shelf.tries.renew()
         for teller in self._sources.values():
             teller.expected.expire(now)
 
@@ -237,7 +252,6 @@ class ExactIndex:
         teller = self._sources.pop((endpoint_id, rank), None)
         if teller is None:
             return
-        teller.retire()
         self._live &= ~(1 << teller.slot)
         self._dropped.append(teller)
 

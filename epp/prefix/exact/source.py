@@ -24,7 +24,7 @@ from xxhash import xxh3_64_intdigest
 
 from epp.prefix.blocks import BYTES_PER_TOKEN
 from epp.prefix.exact.events import Removed, Stored, Tier
-from epp.prefix.exact.expected import Expected
+from epp.prefix.exact.expected import Expected, Tries
 from epp.prefix.exact.handles import MOST_COPIES, Pieces, handle, part, salt
 from epp.prefix.exact.held import Blocks
 from epp.prefix.exact.holders import place
@@ -40,6 +40,8 @@ ROWS = 1024  #: of a segment of one engine's blocks
 ROW_BYTES = 18
 COLUMNS = (np.uint64, np.uint16)  #: our name of the block; copies
 MOST_OPEN = 4096  #: ends of prompts that do not fill a block, of one engine
+MOST_GROUPS = 64  #: of caches, of one engine
+RESUMED = 256  #: blocks of ours that waited and are named at a time
 TIERS = tuple(tier for tier in Tier if tier is not Tier.EXPECTED)
 
 
@@ -62,6 +64,7 @@ class Shelf:
         self.keys = keys
         self.block_tokens = block_tokens
         self.room = room
+        self.tries = Tries()
         self.stored = 0  #: copies of blocks, ever
         self.removed = 0  #: copies of blocks, ever
         self.refused = 0  #: blocks that there was no room for, ever
@@ -115,18 +118,27 @@ class Source:
             self.expected.wait(request, names[told - 1])
 
     def store(self, event: Stored) -> None:
-        """Take in an event, and what waited for it."""
+        """Take in an event, and some of what waited for it; `resume` takes in the rest."""
         if not self._counts(event):
             return
         if not event.tokens:
             self._place(event)
             return
         self._shelf.stored += len(event.hashes)
-        todo = [(event, False)]
-        for each, waited in todo:
-            if self._name(each, waited=waited) and self._waiting:
-                for engine in each.hashes:
-                    todo += [(child, True) for child in self._waiting.children(engine)]
+        self._take(event, waited=False)
+        self.resume()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something for `resume` to do."""
+        return self._waiting.is_ready
+
+    def resume(self) -> None:
+        """Take in about `RESUMED` blocks that waited for what is known by now."""
+        left = RESUMED if self._waiting.is_ready else 0
+        while left > 0 and (event := next(self._waiting.ready(), None)):
+            self._take(event, waited=True)
+            left -= max(len(event.tokens) // BYTES_PER_TOKEN // self._shelf.block_tokens, 1)
 
     def remove(self, event: Removed) -> None:
         """Take in an event."""
@@ -153,13 +165,11 @@ class Source:
                 return self._names[row]
         return None
 
-    def retire(self) -> None:
-        """Hold nothing that waits; what is held is to be drained, bit by bit."""
-        self._waiting.clear()
-        self._open.clear()
-
     def drain(self, segments: int) -> bool:
         """Take up to ``segments`` segments of blocks out of the index; True once none is left."""
+        self._open.clear()
+        if not self._waiting.drain(segments * RESUMED):
+            return False
         rows = self._shelf.segments
         for segment in self._table.segments[:segments]:
             self._shelf.blocks.forget(rows.columns[0][rows.alive(segment)], self.slot)
@@ -172,6 +182,8 @@ class Source:
     def _counts(self, event: Stored) -> bool:
         """Whether the event is of a group that counts, and whole."""
         known = self._groups.get(event.group)
+        if known is None and len(self._groups) >= MOST_GROUPS:
+            return False
         if known is None or event.kind:
             known = event.kind in FULL_ATTENTION
             self._learn(event.group, counts=known)
@@ -216,13 +228,21 @@ class Source:
         size = self._shelf.block_tokens * BYTES_PER_TOKEN
         if not self.expected or event.parent is None or len(event.tokens) < size:
             return None
-        names = self.expected.before(event.tokens[:size])
+        names = self.expected.before(event.tokens[:size], self._shelf.tries)
         if not names:
             return None
         self._has_parts = True
         self._shelf.mended += 1
-        name = self._hold_parts(event.parent, names, self._target(event.tier, event.group), 1)
+        target = self._target(event.tier, event.group)
+        copies = self._waiting.claim(handle(event.parent, target.salt)) or 1
+        name = self._hold_parts(event.parent, names, target, copies)
+        self._waiting.release(event.parent)
         return None if name is None else Begun(name)
+
+    def _take(self, event: Stored, *, waited: bool) -> None:
+        if self._name(event, waited=waited) and self._waiting:
+            for engine in event.hashes:
+                self._waiting.release(engine)
 
     def _name(self, event: Stored, *, waited: bool) -> bool:
         """Name the event's blocks and hold them; False if it has to wait, or there is no room."""

@@ -2,21 +2,23 @@
 
 A picker that joined late, or whose messages came out of order, hears of blocks whose parent
 it does not know, so it cannot name them. They wait here with their tokens, the only place
-where tokens stay, in a room of bounded size that all endpoints share; the longest waiting
-of an endpoint are dropped first. A removal of a block that waits is remembered: it may be gone
+where tokens stay, in a room of bounded size that all endpoints share; where it is full, the longest
+waiting of whoever has the most there are dropped first. A removal of a block that waits is remembered: it may be gone
 before it has a name.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 
 from epp.prefix.exact.events import Stored
-from epp.prefix.exact.handles import handle, salt
+from epp.prefix.exact.handles import MOST_COPIES, handle, salt
 
 MOST_BYTES = 64 << 20
-EVENT_BYTES = 400  #: of a waiting event beside its tokens
-HASH_BYTES = 150  #: of a block that waits, in all places where it is remembered
+EVENT_BYTES = 600  #: of a waiting event beside its tokens
+HASH_BYTES = 200  #: of a block that waits, in all places where it is remembered
+SPARE = 64  #: part of the room, one in so many, that is made free at a time at another's cost
 
 
 class Room:
@@ -27,16 +29,38 @@ class Room:
         self.bytes = 0
         self.events = 0
         self.dropped = 0  #: events, ever
+        self._those_in_it: set[Waiting] = set()
+
+    def count(self, waiting: Waiting, size: int) -> None:
+        """Note that so many bytes more of an engine wait."""
+        self.bytes += size
+        waiting.bytes += size
+        if waiting.bytes:
+            self._those_in_it.add(waiting)
+        else:
+            self._those_in_it.discard(waiting)
+
+    def make(self, newest: Waiting) -> None:
+        """Drop what there is no room for: of whom the newest is, unless others have more of it."""
+        while self.bytes > self.most:
+            if newest.bytes * len(self._those_in_it) >= self.bytes:
+                newest.drop_longest(self.bytes - self.most)
+            else:  # to look for it takes a while, so not for every event
+                largest = max(self._those_in_it, key=lambda each: each.bytes)
+                largest.drop_longest(self.most // SPARE)
 
 
 class Waiting:
     """What waits of one engine."""
 
     def __init__(self, room: Room) -> None:
+        self.bytes = 0  #: by estimate; `Room.count` writes it
         self._room = room
-        self._events: dict[int, Stored] = {}  # by the number of their arrival
+        # Both are dropped from their front on, which takes a dictionary ever longer.
+        self._events: OrderedDict[int, Stored] = OrderedDict()  # by the number of their arrival
+        self._copies: OrderedDict[int, int] = OrderedDict()  # of blocks without a name, by handle
         self._by_parent: dict[int, list[int]] = {}
-        self._copies: dict[int, int] = {}  # of blocks that have no name yet, by handle
+        self._ready: deque[Iterator[int]] = deque()  # whose parent is known by now
         self._arrivals = 0
 
     def __bool__(self) -> bool:
@@ -48,15 +72,15 @@ class Waiting:
         self._events[self._arrivals] = event
         self._by_parent.setdefault(event.parent or 0, []).append(self._arrivals)
         self._room.events += 1
-        self._room.bytes += EVENT_BYTES + len(event.tokens)
+        self._room.count(self, EVENT_BYTES + len(event.tokens))
         for key in _handles(event):
             self._count(key)
-        self._make_room()
+        self._room.make(self)
 
     def owe(self, key: int) -> None:
         """Count a copy of a block that has no name yet, whose tokens were not told."""
         self._count(key)
-        self._make_room()
+        self._room.make(self)
 
     def removed(self, key: int) -> None:
         """Note that one copy of a block is gone, if it waits."""
@@ -68,48 +92,71 @@ class Waiting:
         copies = self._copies.pop(key, None)
         if copies is None:
             return 0
-        self._room.bytes -= HASH_BYTES
+        self._room.count(self, -HASH_BYTES)
         return copies
 
-    def children(self, parent: int) -> list[Stored]:
-        """Return the events that waited for ``parent``, in order, which wait no longer."""
-        return [self._leave(number) for number in self._by_parent.pop(parent, ())]
+    def release(self, parent: int) -> None:
+        """Let the events that waited for ``parent`` be `ready`."""
+        siblings = self._by_parent.pop(parent, None)
+        if siblings:
+            self._ready.append(iter(siblings))
 
-    def clear(self) -> None:
-        """Drop all."""
-        for number in list(self._events):
-            self._leave(number)
-        self._room.bytes -= HASH_BYTES * len(self._copies)
-        self._by_parent.clear()
-        self._copies.clear()
+    @property
+    def is_ready(self) -> bool:
+        """Whether `ready` may have events."""
+        return bool(self._ready)
+
+    def ready(self) -> Iterator[Stored]:
+        """Yield events whose parent is known, in order; they wait no longer."""
+        while self._ready:
+            number = next(self._ready[0], None)
+            if number is None:
+                self._ready.popleft()
+            elif number in self._events:
+                yield self._leave(number)
+
+    def drop_longest(self, size: int) -> None:
+        """Drop so many bytes or more, if there are."""
+        until = self.bytes - size
+        while self and self.bytes > until:
+            if self._events:
+                self._drop(next(iter(self._events)))
+                self._room.dropped += 1
+            else:
+                self.claim(next(iter(self._copies)))
+
+    def drain(self, most: int) -> bool:
+        """Drop up to ``most`` events, or blocks; True once nothing waits."""
+        self._ready.clear()
+        for _ in range(most):
+            if self._events:
+                self._drop(next(iter(self._events)))
+            elif self._copies:
+                self.claim(next(iter(self._copies)))
+            else:
+                break
+        return not self
 
     def _count(self, key: int) -> None:
         copies = self._copies.get(key)
         if copies is None:
-            self._room.bytes += HASH_BYTES
-        self._copies[key] = (copies or 0) + 1
-
-    def _make_room(self) -> None:
-        while self._room.bytes > self._room.most and self:
-            if self._events:
-                self._drop(next(iter(self._events)))
-            else:
-                self.claim(next(iter(self._copies)))
+            self._room.count(self, HASH_BYTES)
+        self._copies[key] = min((copies or 0) + 1, MOST_COPIES)
 
     def _drop(self, number: int) -> None:
         event = self._leave(number)
-        self._room.dropped += 1
-        siblings = self._by_parent[event.parent or 0]
-        siblings.remove(number)
-        if not siblings:
-            del self._by_parent[event.parent or 0]
+        siblings = self._by_parent.get(event.parent or 0)
+        if siblings and siblings[0] == number:  # else it is ready
+            del siblings[0]
+            if not siblings:
+                del self._by_parent[event.parent or 0]
         for key in _handles(event):
             self.claim(key)
 
     def _leave(self, number: int) -> Stored:
         event = self._events.pop(number)
         self._room.events -= 1
-        self._room.bytes -= EVENT_BYTES + len(event.tokens)
+        self._room.count(self, -EVENT_BYTES - len(event.tokens))
         return event
 
 

@@ -11,6 +11,7 @@ from epp.collect.kv.central import rank_of
 from epp.collect.kv.discovery import configured, told
 from epp.collect.kv.feed import Feed, slices
 from epp.collect.kv.link import Where
+from epp.collect.parse import kv_events
 from epp.collect.parse.kv_messages import END, Message
 from epp.model import EndpointId
 from epp.prefix.exact.events import Removed
@@ -70,6 +71,68 @@ def test_work_is_done_a_slice_at_a_time() -> None:
         turns += 1
     assert turns == 1 + 8  # to read it, then 256 blocks each
     assert held(made._index, prompt(0, 32000)) == {A: 2000}
+
+
+def grows(of: Feed, message: bytes) -> list[int]:
+    """Take in a payload; return by how many blocks what is known grew with each slice of work."""
+    of.heard(Message("", 0, message), 1.0, 1.0)
+    steps, before = [], of._index.figures()["blocks"]
+    while of.busy:
+        of.advance()
+        after = of._index.figures()["blocks"]
+        steps.append(after - before)
+        before = after
+    return steps
+
+
+def test_a_slice_of_large_blocks_is_no_larger_than_one_of_small_ones() -> None:
+    made = feed()
+    event = ["BlockStored", list(range(1, 17)), None, list(range(16 * 1024)), 1024]
+    steps = grows(made, msgspec.msgpack.encode([1.0, [event], 0]))
+    assert (sum(steps), max(steps)) == (1024, 256)
+    gone = ["BlockRemoved", list(range(1, 17))]
+    made.heard(Message("", 1, msgspec.msgpack.encode([1.0, [gone], 0])), 1.0, 1.0)
+    made.advance()
+    made.advance()
+    assert held(made._index, prompt(0, 16 * 1024)) == {}
+    assert made._index.figures()["blocks"] == 1024 - 256
+
+
+def test_a_message_of_many_events_is_read_a_slice_at_a_time() -> None:
+    made = feed()
+    events = [["BlockStored", [each], None, [each] * 16, 16] for each in range(1, 5001)]
+    message = msgspec.msgpack.encode([1.0, [*events, ["Else"], 7, *events[:9]], 0])
+    assert len(message) > kv_events.SMALL
+    steps = grows(made, message)
+    assert (sum(steps), max(steps)) == (5000, 256)
+    assert made.engine.unread == 2
+
+
+def test_a_message_of_events_without_any_use_is_read_a_slice_at_a_time() -> None:
+    made = feed()
+    made.heard(Message("", 0, msgspec.msgpack.encode([1.0, [["Else"]] * 2560, 0])), 1.0, 1.0)
+    for turn in range(10):
+        made.advance()
+        assert made.engine.unread == 256 * (turn + 1)
+
+
+def test_an_event_larger_than_any_engines_step_is_left_out_and_the_others_stay() -> None:
+    made = feed()
+    huge = ["BlockStored", list(range(1, 10**6)), None, [], 16]
+    fine = ["BlockStored", [1], None, list(range(16)), 16]
+    grows(made, msgspec.msgpack.encode([1.0, [huge, fine], 0]))
+    assert held(made._index, prompt(0, 16)) == {A: 1}
+    assert (made.engine.unread, made._index.figures()["waiting_events"]) == (1, 0)
+
+
+def test_what_waited_for_a_message_is_taken_in_a_slice_at_a_time() -> None:
+    made = feed()
+    for each in range(1, 1001):
+        made._index.apply(A, [stored(each * 16, 1, parent=each * 16 - 15)])
+    steps = grows(
+        made, msgspec.msgpack.encode([1.0, [["BlockStored", [1], None, [*range(16)], 16]]])
+    )
+    assert (sum(steps), max(steps)) == (1001, 257)
 
 
 def test_after_a_break_an_engine_without_our_newest_message_is_another_one() -> None:

@@ -147,6 +147,31 @@ def test_blocks_that_fit_no_request_wait():
     assert of.figures()["blocks"] == 0
 
 
+def test_to_find_out_parents_takes_no_more_than_is_allowed_at_a_time():
+    of = index(most_bytes=100_000_000)
+    for number in range(40):
+        of.expect(A, chain(of, number * 100_000, 8000), until=2.0)
+    fits = stored(39 * 100_000 + 48, 1, parent=3_900_033)
+    strangers = [stored(10**7 + 16 * number, 1, parent=10**8 + number) for number in range(40)]
+    of.apply(A, [*strangers, fits])
+    assert of.figures()["mended"] == 0
+    of.expire(1.0)
+    of.apply(A, [fits])
+    assert of.figures()["mended"] == 1
+
+
+def test_of_too_many_prompts_those_that_end_first_are_not_expected():
+    of = index(most_bytes=100_000_000)
+    shared = chain(of, 0, 8191 * 16)
+    for turn in range(expected.MOST_NAMES // 8192):
+        of.expect(A, [*shared, 100 + turn], until=10.0 + turn)
+    of.expect(A, chain(of, 500_000, 32), until=50.0)  # more than fits: the first turn's end is over
+    of.expect(A, chain(of, 600_000, 8192 * 16), until=5.0)
+    assert held(of, prompt(500_000, 32)) == {A: 2}
+    assert held(of, prompt(0, 160)) == {A: 10}
+    assert held(of, prompt(600_000, 32)) == {}
+
+
 def test_another_tier_does_not_hide_that_the_gpu_is_expected_to():
     of = index()
     of.apply(A, [stored(0, 1, tier=Tier.CPU)])

@@ -71,6 +71,15 @@ def test_groups_that_tell_no_kind_count_unless_they_have_holes():
     assert held(of, prompt(0, 48)) == {A: 3}
 
 
+def test_an_engine_with_very_many_groups_is_believed_as_far_as_groups_are_counted():
+    of = index()
+    of.apply(A, [stored(0, 1, kind="full_attention")])
+    windows = [stored(0, 1, group=each, kind="sliding_window") for each in range(1, 2000)]
+    of.apply(A, [*windows, stored(0, 1, group=2000, kind="full_attention"), Removed((1,))])
+    assert held(of, prompt(0, 16)) == {}
+    assert of.figures()["blocks"] == 0
+
+
 def test_with_two_groups_of_full_attention_a_block_is_held_if_both_hold_it():
     of = index()
     of.apply(A, [stored(0, 1, group=0), stored(0, 1, group=1)])

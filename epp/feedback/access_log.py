@@ -129,7 +129,7 @@ def _measured(metadata: Any) -> tuple[Usage | None, float | None]:
 
 def _count(value: bytes | None) -> int | None:
     number = _number(value)
-    return None if number is None else int(number)
+    return int(number) if number is not None and number.is_integer() else None
 
 
 def _number(value: bytes | None) -> float | None:

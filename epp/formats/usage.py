@@ -3,7 +3,7 @@ r"""Token counts at the end of an answer, streamed or not, of any API.
 Nothing is decoded while an answer passes: `Tail` keeps its first and last bytes and looks at them
 once, when it has ended. The counts are the value of the last ``"usage"`` that is an object. Inside
 a JSON string that name would be written ``\"usage\"``, so no text of a model is mistaken for it.
-An answer that is compressed, or has no such value in what was kept, has no usage: never an error.
+An answer that has no such value in what was kept, say a compressed one, has no usage: never an error.
 
 Budget: 0.2 us per piece.
 
@@ -54,10 +54,8 @@ class Tail:
                 self._head = bytes(kept[: self._head_bytes])
             del kept[: -self._tail_bytes]
 
-    def usage(self, *, content_encoding: str = "") -> Usage | None:
+    def usage(self) -> Usage | None:
         """Return the counts, or None if the answer told none."""
-        if content_encoding.strip().lower() not in {"", "identity"}:
-            return None
         found = Usage()
         for counts in self._last_first():
             found = _merged(found, counts)
@@ -92,9 +90,11 @@ def _either(late: int | None, early: int | None) -> int | None:
 
 
 def _count(counts: dict[str, Any], *names: str) -> int | None:
-    """Return the first of these counts that is one."""
+    """Return the first of these counts that is one; JSON may write 7 as 7.0."""
     for name in names:
         value = counts.get(name)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST:
             return value
     return None

@@ -6,6 +6,8 @@ What they find goes into dynamic metadata of namespace `METADATA`, which the acc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from envoy_data_plane.envoy.config.core.v3 import DataSource, TypedExtensionConfig
 from envoy_data_plane.envoy.extensions.content_parsers.json.v3 import (
     JsonContentParser,
@@ -17,7 +19,6 @@ from envoy_data_plane.envoy.extensions.filters.http.json_to_metadata.v3 import (
     JsonToMetadataMatchRules,
     JsonToMetadataRule,
     JsonToMetadataSelector,
-    JsonToMetadataValueType,
 )
 from envoy_data_plane.envoy.extensions.filters.http.lua.v3 import Lua
 from envoy_data_plane.envoy.extensions.filters.http.sse_to_metadata.v3 import (
@@ -25,14 +26,46 @@ from envoy_data_plane.envoy.extensions.filters.http.sse_to_metadata.v3 import (
     SseToMetadataProcessingRules,
 )
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import HttpFilter
+from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
 from envoy_data_plane.google.protobuf import Any as Packed
 
 METADATA = "epp"
-PATHS = {
-    "prompt_tokens": ("usage", "prompt_tokens"),
-    "completion_tokens": ("usage", "completion_tokens"),
-    "cached_tokens": ("usage", "prompt_tokens_details", "cached_tokens"),
+MAX_EVENT_BYTES = 2**20  #: of a stream; the Responses API repeats the whole answer before its usage
+JSON = r"(?i)application/json\s*(;.*)?"  #: content types of whole answers
+
+Paths = dict[str, tuple[str, ...]]  #: where each count stands in an object
+_OPENAI: Paths = {
+    "prompt_tokens": ("prompt_tokens",),
+    "completion_tokens": ("completion_tokens",),
+    "cached_tokens": ("prompt_tokens_details", "cached_tokens"),
 }
+_RESPONSES: Paths = {
+    "prompt_tokens": ("input_tokens",),
+    "completion_tokens": ("output_tokens",),
+    "cached_tokens": ("input_tokens_details", "cached_tokens"),
+}
+_ANTHROPIC: Paths = {
+    "prompt_tokens": ("input_tokens",),
+    "completion_tokens": ("output_tokens",),
+    "cached_tokens": ("cache_read_input_tokens",),
+}
+_SGLANG: Paths = {name: (name,) for name in _OPENAI}
+
+#: Which object tells which counts. Of two that tell the same one, the later counts.
+WHOLE: tuple[tuple[tuple[str, ...], Paths], ...] = (
+    (("meta_info",), _SGLANG),
+    (("usage",), _ANTHROPIC),
+    (("usage",), _RESPONSES),
+    (("usage",), _OPENAI),
+)
+STREAMED: tuple[tuple[tuple[str, ...], Paths], ...] = (
+    (("meta_info",), _SGLANG),
+    (("message", "usage"), _ANTHROPIC),
+    (("usage",), {"completion_tokens": _ANTHROPIC["completion_tokens"]}),
+    (("response", "usage"), _RESPONSES),
+    (("usage",), _OPENAI),
+)
+"""Each costs 0.3 us a chunk and count."""
 
 LUA = """\
 local function metadata(handle)
@@ -69,29 +102,35 @@ def ttft_filter() -> HttpFilter:
 
 
 def usage_filters() -> list[HttpFilter]:
-    """Read token usage out of event streams and of JSON answers."""
-    parser = JsonContentParser(rules=[JsonContentParserRuleConfig(rule=rule) for rule in _rules()])
+    """Read token usage out of event streams and of JSON answers, of any API that `formats` reads."""
+    rules = [JsonContentParserRuleConfig(rule=rule) for rule in _rules(STREAMED)]
     streams = SseToMetadata(
         response_rules=SseToMetadataProcessingRules(
             content_parser=TypedExtensionConfig(
-                name="envoy.content_parsers.json", typed_config=Packed.pack(parser)
-            )
+                name="envoy.content_parsers.json",
+                typed_config=Packed.pack(JsonContentParser(rules=rules)),
+            ),
+            max_event_size=MAX_EVENT_BYTES,
         )
     )
-    whole = JsonToMetadata(response_rules=JsonToMetadataMatchRules(rules=_rules()))
+    whole = JsonToMetadata(
+        response_rules=JsonToMetadataMatchRules(
+            rules=_rules(WHOLE), allow_content_types_regex=RegexMatcher(regex=JSON)
+        )
+    )
     return [
         HttpFilter(name="envoy.filters.http.sse_to_metadata", typed_config=Packed.pack(streams)),
         HttpFilter(name="envoy.filters.http.json_to_metadata", typed_config=Packed.pack(whole)),
     ]
 
 
-def _rules() -> list[JsonToMetadataRule]:
+def _rules(objects: Iterable[tuple[tuple[str, ...], Paths]]) -> list[JsonToMetadataRule]:
+    """Without a type, a value keeps its own: a text or a flag does not become a number."""
     return [
         JsonToMetadataRule(
-            selectors=[JsonToMetadataSelector(key=key) for key in path],
-            on_present=JsonToMetadataKeyValuePair(
-                metadata_namespace=METADATA, key=name, type=JsonToMetadataValueType.NUMBER
-            ),
+            selectors=[JsonToMetadataSelector(key=key) for key in (*path, *rest)],
+            on_present=JsonToMetadataKeyValuePair(metadata_namespace=METADATA, key=name),
         )
-        for name, path in PATHS.items()
+        for path, counts in objects
+        for name, rest in counts.items()
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,35 @@ WHOLE = '{"object":"chat.completion","choices":[],' + USAGE + "}"
 CHUNK = 'data: {"object":"chat.completion.chunk","choices":[{"delta":{"content":"ü"}}]}\n\n'
 STREAM = CHUNK * 7 + 'data: {"choices":[],' + USAGE + "}\n\ndata: [DONE]\n\n"
 
+RESPONSES = {
+    "input_tokens": 900,
+    "input_tokens_details": {"cached_tokens": 640},
+    "output_tokens": 7,
+}
+ANTHROPIC = {"input_tokens": 900, "cache_read_input_tokens": 640, "output_tokens": 7}
+SGLANG = {"prompt_tokens": 900, "completion_tokens": 7, "cached_tokens": 640}
+WHOLES = {
+    "responses": {"output": [], "usage": RESPONSES},
+    "anthropic": {"content": [], "usage": ANTHROPIC},
+    "sglang": {"text": "a", "meta_info": SGLANG},
+}
+LONG = "word " * 4_000  #: longer than Envoy lets an event be, if it is not told
+STREAMED: dict[str, list[dict[str, Any]]] = {
+    "responses": [
+        {"type": "response.created", "response": {"usage": None}},
+        {"type": "response.completed", "response": {"output": [LONG], "usage": RESPONSES}},
+    ],
+    "anthropic": [
+        {"type": "message_start", "message": {"usage": {**ANTHROPIC, "output_tokens": 1}}},
+        {"type": "message_delta", "usage": {"output_tokens": 7}},
+        {"type": "message_stop"},
+    ],
+    "sglang": [
+        {"text": "a", "meta_info": {**SGLANG, "completion_tokens": 1}},
+        {"text": "ab", "meta_info": SGLANG},
+    ],
+}
+
 READERS: dict[str, dict[str, Any]] = {
     "stock": {"mode": "stock"},
     "lean": {"mode": "lean", "gateway": {"lean_usage": True, "lean_ttft": True}},
@@ -37,6 +67,10 @@ def reader(
     folder = tmp_path_factory.mktemp(f"usage-{request.param}")
     with Stack(folder, **READERS[request.param]) as stack:
         yield stack
+
+
+def events(*data: dict[str, Any]) -> str:
+    return "".join(f"event: {each.get('type')}\ndata: {json.dumps(each)}\n\n" for each in data)
 
 
 def told(stack: Stack) -> dict[str, float]:
@@ -60,17 +94,43 @@ def told(stack: Stack) -> dict[str, float]:
 def test_an_answers_usage_is_counted_and_the_answer_untouched(
     reader: Stack, text: str, kind: str
 ) -> None:
-    before = told(reader)
     headers = wanted(text=text, pieces=9, chunked=True, headers={"content-type": kind})
-    answer = asyncio.run(
-        http1.request(reader.port, "POST", CHAT, headers, b'{"model":"m","messages":[]}')
-    )
+    assert counted(reader, headers, text) == (900, 7, 640)
+
+
+@pytest.mark.parametrize(
+    ("api", "kind"),
+    [
+        ("responses", "application/json; charset=utf-8"),
+        ("anthropic", "Application/JSON"),
+        ("sglang", "application/json"),
+        ("responses", "text/event-stream"),
+        ("anthropic", "text/event-stream; charset=utf-8"),
+        ("sglang", "text/event-stream"),
+    ],
+)
+def test_usage_is_read_from_the_answers_of_every_api(reader: Stack, api: str, kind: str) -> None:
+    text = events(*STREAMED[api]) if "stream" in kind else json.dumps(WHOLES[api])
+    assert counted(reader, wanted(text=text, headers={"content-type": kind}), text) == (900, 7, 640)
+
+
+def test_what_is_no_count_is_not_taken_for_one(reader: Stack) -> None:
+    usage = {"prompt_tokens": "900", "completion_tokens": True, "prompt_tokens_details": None}
+    text = json.dumps({"usage": {**usage, "cached_tokens": 7.5}})
+    for kind, said in (("application/json", text), ("text/event-stream", f"data: {text}\n\n")):
+        headers = wanted(text=said, headers={"content-type": kind})
+        assert counted(reader, headers, said) == (0, 0, 0)
+
+
+def counted(stack: Stack, headers: dict[str, str], text: str) -> tuple[float, ...]:
+    """Ask for an answer, which must be ``text``; return the tokens that were counted for it."""
+    before = told(stack)
+    request = b'{"model":"m","messages":[]}'
+    answer = asyncio.run(http1.request(stack.port, "POST", CHAT, headers, request))
     assert answer.body.decode() == text
-    reader.wait_idle()
-    after = told(reader)
-    assert {name: after[name] - before[name] for name in after} == {
-        "input": 900, "output": 7, "cached": 640,
-    }  # fmt: skip
+    stack.wait_idle()
+    after = told(stack)
+    return tuple(after[name] - before[name] for name in ("input", "output", "cached"))
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_537, 400_000])

@@ -156,6 +156,7 @@ def test_attempts_and_flags_are_told() -> None:
         ({"prompt_tokens": "7"}, None),
         ({"prompt_tokens": float("nan")}, None),
         ({"prompt_tokens": 1e300}, None),
+        ({"prompt_tokens": 7.5, "completion_tokens": True}, None),
         ({"chunks": 4}, None),
     ],
 )

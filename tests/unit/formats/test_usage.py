@@ -13,11 +13,11 @@ from epp.model import Usage
 from tests.support.arrivals import sample_answer
 
 
-def usage(answer: bytes, *, piece: int = 7, content_encoding: str = "") -> Usage | None:
+def usage(answer: bytes, *, piece: int = 7) -> Usage | None:
     tail = Tail()
     for start in range(0, len(answer), piece):
         tail.feed(answer[start : start + piece])
-    return tail.usage(content_encoding=content_encoding)
+    return tail.usage()
 
 
 @pytest.mark.parametrize(
@@ -85,6 +85,7 @@ def test_what_a_model_says_is_not_its_usage() -> None:
         pytest.param({"prompt_tokens": "5"}, id="text"),
         pytest.param({"prompt_tokens": -5, "completion_tokens": True}, id="no counts"),
         pytest.param({"prompt_tokens": 2**53, "completion_tokens": 10**400}, id="nobody's"),
+        pytest.param({"prompt_tokens": 7.5, "completion_tokens": 1e400}, id="not whole"),
     ],
 )
 def test_a_usage_without_counts_is_none(counts: object) -> None:
@@ -107,15 +108,16 @@ def test_what_is_no_usage_is_none(answer: bytes) -> None:
     assert usage(answer) is None
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "br", "zstd", "GZIP"])
-def test_b016_compressed_answers_are_skipped(encoding: str) -> None:
+def test_b016_compressed_answers_are_skipped() -> None:
     """Field problem B016: a compressed answer broke the reading of usage on one path.
 
     envoyproxy/ai-gateway PR 1189.
     """
-    answer = gzip.compress(sample_answer("chat"))
-    assert usage(answer, content_encoding=encoding) is None
-    assert usage(sample_answer("chat"), content_encoding="identity") is not None
+    assert usage(gzip.compress(sample_answer("chat"))) is None
+
+
+def test_a_whole_count_may_be_written_as_a_fraction() -> None:
+    assert usage(b'{"usage":{"prompt_tokens":7.0,"completion_tokens":3e0}}') == Usage(7, 3)
 
 
 def test_memory_is_bounded() -> None:

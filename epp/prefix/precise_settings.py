@@ -147,6 +147,9 @@ def check(params: PreciseParams) -> None:
     if named.hash_seed and named.hash_seed_file:
         raise ValueError("hashSeed and hashSeedFile are two sources of secrets: leave out one")
     curve = params.kv_events_config.curve
+    if curve is not None and params.kv_events_config.zmq_endpoint:
+        raise ValueError("kvEventsConfig.curve: engines that connect to zmqEndpoint would not be "
+                         "encrypted; leave out one of them")  # fmt: skip
     for path in () if curve is None else msgspec.structs.astuple(curve):
         if not Path(path).is_file():
             raise ValueError(f"kvEventsConfig.curve: there is no file {path!r}")

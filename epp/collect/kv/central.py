@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import zmq
 
-from epp.collect.kv.link import HELD_MESSAGES, Line, Link
+from epp.collect.kv.link import HELD_MESSAGES, MOST_MESSAGE, Line, Link
 from epp.collect.kv.sockets import Readable, opened
 from epp.collect.parse import kv_messages
 
@@ -33,7 +33,9 @@ class Central:
         self._line = line
         self._find = find
         self._last: Link | None = None  # is to take in what it was told, before the next message
-        socket = opened(zmq.SUB, line.context, rcvhwm=MOST_HELD, ipv6=1)
+        socket = opened(
+            zmq.SUB, line.context, rcvhwm=MOST_HELD, maxmsgsize=MOST_MESSAGE, ipv6=1
+        )  # fmt: skip
         socket.bind(address)
         socket.subscribe(topic.encode())
         self._events = Readable(socket, lambda: line.pump.wake(self))

@@ -17,6 +17,7 @@ from epp.collect.kv.sockets import Readable, opened
 from epp.collect.parse import kv_messages
 
 HELD_MESSAGES = 10_000  #: that wait in a socket, until more are lost and replayed
+MOST_MESSAGE = 16 << 20  #: bytes; who sends more at a time is disconnected
 MOST_REPLAYS = 16
 """Engines that are asked at a time: each may tell ten thousand messages faster than they are read."""
 SETTLE_SECONDS = 0.1
@@ -25,7 +26,7 @@ SETTLE_SECONDS = 0.1
 _CONNECTION = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _OPTIONS: Mapping[str, Any] = {
     "rcvhwm": HELD_MESSAGES,
-    "maxmsgsize": 256 << 20,
+    "maxmsgsize": MOST_MESSAGE,
     "reconnect_ivl": 300,  # ms, as all below; it is not doubled where something else listens there
     "reconnect_ivl_max": 3000,
     "connect_timeout": 3000,

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import msgspec
+import pytest
 import zmq
 
 from epp.collect.kv.sockets import context, opened
@@ -69,3 +70,10 @@ def test_an_encrypted_feed_is_read_by_who_knows_the_engines_key(tmp_path: Path) 
         where.term()
 
     asyncio.run(run())
+
+
+def test_keys_are_refused_where_engines_connect_to_us(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"k")
+    keys = dict.fromkeys(("serverKeyFile", "publicKeyFile", "secretKeyFile"), f"{tmp_path}/key")
+    with pytest.raises(ValueError, match="would not be encrypted"):
+        producer({"kvEventsConfig": {"zmqEndpoint": "tcp://*:5557", "curve": keys}})

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
+import zmq
 
 from epp.clock import SystemClock
-from epp.collect.kv import link
+from epp.collect.kv import central, link
+from epp.collect.kv.sockets import opened
 from epp.collect.kv.subscriptions import Subscriptions
 from epp.local.fleet import free_port
 from epp.pool import Pool
+from epp.prefix.exact.keys import Prompt
 from epp.prefix.feed.trust import Level, Trust
 from epp.sim.tokenizer import text
 from tests.support.engine import served
+from tests.support.kv import packed
 from tests.support.kv_feeds import (
     PUBLISHING,
     asked,
@@ -78,6 +83,37 @@ def test_an_odd_engine_is_left_alone_and_the_others_are_followed(
 
     asyncio.run(run())
     assert len(caplog.records) == 1
+
+
+def test_who_sends_more_than_any_engine_is_cut_off_and_the_others_are_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(central, "MOST_MESSAGE", 100_000)
+
+    async def run() -> None:
+        where = f"tcp://127.0.0.1:{free_port()}"
+        made = producer({"kvEventsConfig": {"zmqEndpoint": where}})
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        pods = [endpoint(8001, "odd"), endpoint(8002, "fine")]
+        publishers = [opened(zmq.PUB, context) for _ in pods]
+        block = ["BlockStored", [1], None, [*range(16)], 16]
+        small, large = (msgspec.msgpack.encode([1.0, [block, ["-" * size]]]) for size in (1, 10**5))
+        async with subscribed(made, *pods):
+            for each in publishers:
+                each.connect(where)
+            for number in range(1000):
+                for pod, each in zip(pods, publishers, strict=True):
+                    payload = large if pod.name == "odd" else small
+                    topic = f"kv@{pod.name}@m".encode()
+                    each.send_multipart([topic, number.to_bytes(8, "big"), payload])
+                await asyncio.sleep(0.005)
+                known = made.index.look_up(Prompt(packed(range(16)), "")).blocks
+                if known:
+                    break
+            assert known == {pods[1].id: 1}
+        context.destroy(0)
+
+    asyncio.run(run())
 
 
 def test_engines_that_are_asked_for_old_messages_wait_for_their_turns(

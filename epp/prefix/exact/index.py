@@ -111,6 +111,7 @@ class ExactIndex:
         ``model`` is what requests for the engine call its model, where they name no adapter.
         """
         self._drop(endpoint_id, rank)
+        self.sweep(SWEEP)  # one that joins again and again takes no bit after the other
         if not self._free:
             self._free.append(len(self._endpoints))
             self._endpoints.append(endpoint_id)

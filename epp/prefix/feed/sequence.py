@@ -14,7 +14,8 @@ asks. Here it is decided, and nothing else: the caller receives, sends and appli
 * Nobody answers: what is known is kept, as most of it is still true, and `whole` is False; what is
   claimed in vain shows in the engine's answers. It is asked again later, ever less often. If the
   connection broke meanwhile it may be another process, and what is known is dropped.
-* Numbers start again, or the engine's process did: nothing that was known is true any more.
+* Numbers start again, or the engine's process did: nothing that was known is true any more. Where that
+  happens again within a second it is two engines under one name, and neither is asked for a while.
 
 Nothing waits for this: what is known is there for look-ups at any time, and readiness does not
 depend on it. Every wait has a bound, and so has what is held.
@@ -36,6 +37,7 @@ RETRY_SECONDS = 30.0  #: until the next try after that, doubled each time
 RETRY_MOST_SECONDS = 600.0
 HELD_BYTES = 2 << 20  #: of messages held while older ones are awaited
 HELD_MESSAGES = 5000
+RESTLESS_SECONDS = 1.0  #: no engine restarts twice within that
 STALE_MOST = 8  #: old messages in a row that are a restarted engine with a clock set back
 
 
@@ -96,6 +98,8 @@ class Sequence:
         self._retry_at: float | None = None
         self._pause = RETRY_SECONDS
         self._stale = 0
+        self._began_at = -RESTLESS_SECONDS  # the last restart, on the caller's clock
+        self._restless_until = 0.0
         self._rejoined = False  # and nothing was applied since
 
     @property
@@ -124,14 +128,16 @@ class Sequence:
         if number <= newest:
             if self._is_stale(message):
                 return []
-            return [*self._begin_again(), *self.live(number, payload, at=at, now=now)]
+            return [*self._begin_again(now), *self.live(number, payload, at=at, now=now)]
         self._stale, self._last_at = 0, at
         if self.catching_up:
             return self._hold(message, now)
         if number == self._next:
             return self._apply(message)
         self.gaps += 1
-        if self._can_ask:
+        if now < self._restless_until:
+            self._retry_at = now + self._pause
+        elif self._can_ask:
             return [*self._hold(message, now), *self._ask(now)]
         return [*self._miss(number), *self._apply(message)]
 
@@ -158,7 +164,7 @@ class Sequence:
         if not self.catching_up:
             return []
         self._tries += 1
-        steps = self._begin_again() if self._rebuilds and self._since is not None else []
+        steps = self._begin_again(now) if self._rebuilds and self._since is not None else []
         if self._since is None and not self._held:
             self.whole, self.reason = True, ""  # it told nothing yet
         return [*steps, *self._go_on(now)]
@@ -182,7 +188,7 @@ class Sequence:
         """
         if started is not None and self._since is not None and self._since_at >= started:
             return []
-        return [*self._begin_again(), *self.joined(now)]
+        return [*self._begin_again(now), *self.joined(now)]
 
     def doubt(self, now: float) -> list[Step]:
         """Build what is known anew, as it has proved wrong; it stays until there is better."""
@@ -262,8 +268,11 @@ class Sequence:
         self._next, self._since = number, None
         return [Reset(reason)]
 
-    def _begin_again(self) -> list[Step]:
+    def _begin_again(self, now: float) -> list[Step]:
         self.restarts += 1
+        if now - self._began_at < RESTLESS_SECONDS:
+            self._restless_until = now + RETRY_SECONDS
+        self._began_at = now
         self._held.clear()
         self._held_bytes, self._next, self._since, self._stale = 0, 0, None, 0
         self._heard_at, self._rebuilds, self._tries, self._retry_at = None, "", 0, None

@@ -279,6 +279,16 @@ def test_a_placeholder_that_comes_before_its_tokens_counts_once_they_are_told():
     assert held(of, prompt(0, 16)) == {}
 
 
+def test_an_endpoint_that_joins_again_and_again_leaves_nothing_behind():
+    of = index(A, B)
+    for number in range(1000):
+        of.join(A)
+        of.apply(A, [stored(0, 1), stored(1000 + number * 16, 1, parent=999)])
+    assert len(of._endpoints) < 5
+    assert of.figures()["waiting_events"] < 5
+    assert held(of, prompt(0, 16)) == {A: 1}
+
+
 def test_what_is_remembered_of_a_large_set_stays_as_it_was_told():
     pods = [EndpointId(f"pod-{number}") for number in range(FEW + 4)]
     of = index(*pods)

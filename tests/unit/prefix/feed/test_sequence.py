@@ -180,6 +180,22 @@ def test_an_engine_that_restarted_with_its_clock_set_back_is_believed_in_the_end
     assert of.restarts == 1
 
 
+def test_two_engines_under_one_name_are_not_asked_again_and_again():
+    of = following()
+    asked = 0
+    for tenth in range(100):
+        now = tenth / 10
+        for number, at in ((tenth, now), (5000 + tenth, now + 0.01)):
+            steps = of.live(number, b"", at=1000.0 + at, now=now)
+            asked += sum(isinstance(step, Ask) for step in steps)
+            assert Apply(b"") in steps or of.catching_up
+    assert of.restarts >= 98
+    assert asked <= 2
+    assert not of.whole
+    again = [step for second in range(40, 120) for step in of.tick(float(second))]
+    assert again[:1] == [Ask(0)]
+
+
 def test_a_process_that_started_later_than_what_is_known_drops_it():
     of = following(upto=5)
     assert of.restarted(150.0, 1.0) == [Reset("restarted"), Ask(0)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import pytest
@@ -20,7 +20,7 @@ from epp.prefix.exact.index import ExactIndex
 from epp.prefix.exact.keys import Keys, Prompt
 from epp.prefix.feed.audit import Audit, claim
 from epp.prefix.feed.sequence import Apply, Ask, Reset, Sequence, Step
-from epp.prefix.feed.trust import EXPECTED_SECONDS, Confidence, Level
+from epp.prefix.feed.trust import EXPECTED_SECONDS, Confidence, Level, Trust
 from tests.support.kv import packed
 
 BLOCK, ENGINES, ROOM, SESSIONS = 16, 8, 600, 60
@@ -61,6 +61,7 @@ class Engine:
 class Follower:
     """One engine as the picker sees it."""
 
+    is_mute = False
     cut_until = 0.0  #: a time until which replays end in their midst, without a word
 
     def __init__(self, name: str, index: ExactIndex, engine: Engine, *, can_ask: bool) -> None:
@@ -92,6 +93,8 @@ class Follower:
                 self.answer(step.start, now)
 
     def answer(self, start: int, now: float) -> None:
+        if self.is_mute:
+            return
         wanted = [each for each in self.engine.told if each[0] >= start]
         cut = now < self.cut_until
         for number, events in wanted[: len(wanted) // 2] if cut else wanted:
@@ -105,8 +108,13 @@ class Follower:
 def run(
     loses: Callable[[random.Random, int, int], bool], *, can_ask: bool = True,
     memory: int = 10_000, cut_until: float = 0.0,
+    mute: Mapping[int, tuple[int, int]] = {}, restarts: Mapping[int, int] = {},
 ) -> tuple[list[float], list[Follower]]:  # fmt: skip
-    """Return the hit rate of each quarter of the run, and the followers as they are at its end."""
+    """Return the hit rate of each quarter of the run, and the followers as they are at its end.
+
+    Engines in ``mute`` neither tell nor answer between two requests; those in ``restarts`` begin
+    again at one, with an empty cache.
+    """
     draw, fate = random.Random(11), random.Random(12)
     index = ExactIndex(Keys((b"s",)), most_bytes=20_000_000)
     followers = [
@@ -120,6 +128,10 @@ def run(
     hits, asked = [0] * 4, [0] * 4
     for request in range(REQUESTS):
         now = request * SECONDS
+        for each, (first, last) in mute.items():
+            followers[each].is_mute = first <= request < last
+        for each in [each for each, at in restarts.items() if at == request]:
+            followers[each].engine = Engine(memory)
         session = draw.randrange(SESSIONS)
         if len(sessions[session]) > 1200:
             sessions[session] = list(draw.choice(systems))
@@ -142,7 +154,8 @@ def run(
         cached = chosen.engine.serve(tokens)
         hits[request * 4 // REQUESTS] += cached
         asked[request * 4 // REQUESTS] += len(known.chains[0])
-        told = chosen.engine.number > before and not loses(fate, request, best)
+        lost = chosen.is_mute or loses(fate, request, best)
+        told = chosen.engine.number > before and not lost
         if told:
             chosen.hear(*chosen.engine.told[-1], now)
         chosen.confidence.computed(now, told=told)
@@ -151,6 +164,8 @@ def run(
             index.expire(now)
             for each in followers:
                 each.take(each.sequence.tick(now), now)
+                if each.confidence.wants_missed(now):
+                    each.take(each.sequence.overdue(now), now)
                 if each.confidence.wants_anew(now):
                     each.take(each.sequence.doubt(now), now)
     return [hit / of for hit, of in zip(hits, asked, strict=True)], followers
@@ -235,6 +250,38 @@ def test_an_engine_that_goes_mute_is_noticed_and_costs_little(faultless: list[fl
     assert faultless[3] - rates[3] < 0.02
     assert faultless[1] - rates[1] < 0.1
     assert followers[3].sequence.whole
+
+
+@pytest.mark.parametrize("can_ask", [True, False], ids=["replay", "no replay"])
+@pytest.mark.parametrize("first", [0, REQUESTS // 4], ids=["from the start", "midway"])
+def test_one_engine_of_eight_that_is_mute_for_good_costs_little(
+    first: int, can_ask: bool, faultless: list[float]
+):
+    rates, followers = run(nothing, can_ask=can_ask, mute={3: (first, REQUESTS)})
+    assert faultless[3] - rates[3] < 0.02
+    assert max(early - late for early, late in zip(faultless, rates, strict=True)) < 0.1
+    trusts = [each.confidence.trust(REQUESTS * SECONDS) for each in followers]
+    assert trusts.pop(3) == Trust(Level.PREDICTED, "no_events")
+    assert {each.level for each in trusts} == {Level.EXACT}
+
+
+def test_an_engine_that_was_mute_and_comes_back_is_known_wholly_again(faultless: list[float]):
+    rates, followers = run(nothing, mute={3: (0, FAULTS_END)})
+    assert faultless[3] - rates[3] < 0.02
+    assert {each.confidence.trust(REQUESTS * SECONDS).level for each in followers} == {Level.EXACT}
+    followers[0].index.expire(1e9)
+    assert differs(followers) == 0
+
+
+def test_an_engine_that_comes_back_as_another_process_is_known_wholly_again(
+    faultless: list[float],
+):
+    rates, followers = run(nothing, mute={3: (REQUESTS // 4, FAULTS_END)}, restarts={3: FAULTS_END})
+    assert faultless[3] - rates[3] < 0.02
+    assert followers[3].sequence.restarts == 1
+    assert {each.confidence.trust(REQUESTS * SECONDS).level for each in followers} == {Level.EXACT}
+    followers[0].index.expire(1e9)
+    assert differs(followers) == 0
 
 
 def test_rates_of_later_quarters_are_steady(faultless: list[float]):

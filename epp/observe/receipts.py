@@ -35,6 +35,7 @@ from epp.model import (
     PrefixMatch,
 )
 from epp.plugin import ProfileResult, type_of
+from epp.telemetry.text import printable
 from epp.ttft.parts import Parts, expected_parts, measured_parts
 
 TOP = 8  #: candidates kept, the best by score
@@ -71,7 +72,7 @@ class Receipts:
             self.failed += 1
             return
         receipt = _Receipt(
-            request.id[:LONGEST], request.model[:LONGEST], request.target_model[:LONGEST],
+            printable(request.id[:LONGEST]), request.model[:LONGEST], request.target_model[:LONGEST],
             request.format, request.prompt_tokens, request.priority, request.streaming,
             request.arrived_at, request.waited, self._clock.now(), pick.endpoints, pick.prefill,
             pick.profile, pick.stages,
@@ -96,10 +97,14 @@ class Receipts:
         return [receipt.shown(now) for receipt, _ in zip(newest, range(limit), strict=False)]
 
     def find(self, request_id: str) -> Shown | None:
-        """Return the newest decision about ``request_id``, if it is still kept. O(ring)."""
-        wanted = request_id[:LONGEST]
+        """Return the newest decision about ``request_id``, if it is still kept. O(ring).
+
+        Args:
+            request_id: as the client wrote it, or as it is shown.
+        """
+        wanted = (request_id, printable(request_id[:LONGEST]))
         for receipt in reversed(self._ring):
-            if receipt.id == wanted:
+            if receipt.id in wanted:
                 return receipt.shown(self._clock.now())
         return None
 

@@ -273,6 +273,14 @@ def test_a_built_pipeline_tells_of_each_decision_by_the_plugins_own_names() -> N
         assert each["expected_ttft"]["queue_seconds"] == 0.3
 
 
+def test_an_id_that_is_no_utf8_is_found_as_it_came_and_as_it_is_shown() -> None:
+    world = World()
+    world.decide(InferenceRequest("r\udcff" * 300, {}, b""), [pod(0)])
+    (kept,) = world.receipts.last(1)
+    assert kept["request_id"] == r"r\udcff" * 128
+    assert world.receipts.find("r\udcff" * 300) == world.receipts.find(kept["request_id"]) == kept
+
+
 def test_nothing_a_client_wrote_is_kept_but_ids_and_names_and_those_are_cut() -> None:
     world = World()
     request = InferenceRequest(

@@ -161,6 +161,11 @@ class Scenario(_Part, frozen=True):
     goals: Goals = Goals()
     warm_up_seconds: Seconds = 0.0  #: requests that arrive before count for nothing
     client_timeout_seconds: AboveZero = 3600.0  #: after which a client gives up
+    gateway_requests: Annotated[int, Meta(ge=0)] = 0
+    """Under way at once; those beyond are refused when they have been routed. 0: any number.
+
+    **Source:** Envoy's circuit breaker ``max_requests`` of a cluster, 1024 unless told.
+    """
     seed: int = 1
     seeds: Positive = 1  #: runs, with seeds one apart
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import deque
@@ -90,6 +91,7 @@ class World:
         self._numbers: dict[int, int] = {}  # of messages of events, by pod
         self._broken: BaseException | None = None  # what a task raised
         self._left = sum(len(talk.steps) for talk in demand.talks)
+        self._forwarded = 0  # requests that the gateway has under way
         configs = configs_of(scenario, demand.block_tokens)
         policy = policy.for_blocks(configs[0].block_tokens)
         self.replicas = [
@@ -245,9 +247,13 @@ class World:
         if pod is None or not pod.alive:
             self._over(opened, "failed")
             return
+        if self._forwarded >= (self._scenario.gateway_requests or math.inf):
+            self._over(opened, "shed")
+            return
         opened.pod = pod
         story.pod = pod.number
         pod.sent += 1
+        self._forwarded += 1
         self._go_on(opened, result)
 
     def _go_on(self, opened: _Open, exchange: Exchange) -> None:
@@ -386,6 +392,7 @@ class World:
             opened.exchange.end(ended, status=None if outcome == "abandoned" else 503)
         if opened.pod is not None:
             opened.pod.sent -= 1
+            self._forwarded -= 1
             self.members.emptied(opened.pod)
         self._stories.append(story)
         self._left -= 1

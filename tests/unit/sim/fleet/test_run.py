@@ -9,6 +9,7 @@ from epp.sim.baselines.catalog import POLICIES
 from epp.sim.demand.traffic import Demand, demand_from
 from epp.sim.fleet.run import run
 from epp.sim.fleet.scenario import Goals, Scenario, Traffic, scenario_of
+from epp.sim.fleet.story import Story
 from epp.sim.report.figures import summarize
 from epp.traffic.trace import Trace
 
@@ -131,3 +132,20 @@ def test_a_client_that_gives_up_is_counted_against_goodput():
     assert {story.outcome for story in found.stories} == {"abandoned"}
     assert summary.all.goodput == 0.0
     assert summary.all.failed == 10
+
+
+def test_a_gateway_refuses_requests_beyond_those_it_may_have_under_way():
+    demand = conversations(40, turns=1)
+    limited = run(scenario("gateway_requests: 1"), "p2c", demand=demand).stories
+    free = run(scenario(), "p2c", demand=demand).stories
+    assert {story.outcome for story in limited} == {"ok", "shed"}
+    assert most_at_once(limited) == 1
+    assert most_at_once(free) > 1
+
+
+def most_at_once(stories: list[Story]) -> int:
+    answered = [each for each in stories if each.outcome == "ok"]
+    return max(
+        sum(other.at <= each.at < (other.ended_at or 0.0) for other in answered)
+        for each in answered
+    )

@@ -1,7 +1,8 @@
 """Payloads of KV events: every layout of vLLM, SGLang's, and what is broken in them.
 
 ``legacy_frames.json`` holds one batch in the layout of each vLLM version, encoded from its message
-definitions; the ``.jsonl`` files hold messages captured from vLLM 0.32.
+definitions; the ``.jsonl`` files hold messages captured from vLLM 0.32; ``hashes.json`` holds digests
+of the blocks 10..41 and 42..73 by each of its algorithms and seeds.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import pytest
 from epp.collect.parse import kv_events
 from epp.collect.parse.kv_events import UnreadableError, parse
 from epp.prefix.exact.events import Batch, Cleared, Removed, Stored, Tier
+from tests.support.kv import A, held, index, prompt
 
 DATA = Path(__file__).parents[2] / "data" / "kv_events"
 LEGACY = json.loads((DATA / "legacy_frames.json").read_text())
+HASHES = json.loads((DATA / "hashes.json").read_text())
 HASH = 0x1122334455667788
 
 
@@ -55,6 +58,40 @@ def test_the_kind_of_attention_is_read_where_it_is_told():
     }
     assert kinds["0.20.2"] == ""
     assert kinds["0.22.1"] == kinds["0.31.0"] == "full_attention"
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "stored", "removed", "cleared"),
+    [
+        ("plain", 0, 13, 0, 1),
+        ("session", 0, 2, 0, 2),  # the client named a session, which is a field of its own
+        ("lora", 0, 64, 0, 0),
+        ("dup", 0, 10, 46, 0),
+        ("hybrid", 0, 12, 0, 0),
+        ("dp0", 0, 1, 0, 0),
+        ("dp1", 1, 3, 0, 0),
+        ("pulled", 0, 2, 0, 0),  # by a decoding engine from the one that computed them
+    ],
+)
+def test_every_real_event_is_read(name: str, rank: int, stored: int, removed: int, cleared: int):
+    read = captured(name)
+    assert {each.rank for each in read} == {rank}
+    assert not any(each.unread for each in read)
+    events = [type(event) for each in read for event in each.events]
+    assert [events.count(kind) for kind in (Stored, Removed, Cleared)] == [stored, removed, cleared]
+
+
+@pytest.mark.parametrize("algorithm", HASHES)
+def test_a_digest_and_the_number_that_engines_make_of_it_are_one_block(algorithm: str):
+    hashes = HASHES[algorithm]
+    digests = [bytes.fromhex(hashes[each]) for each in ("first", "second")]
+    tokens = list(range(10, 74))
+    whole = ["BlockStored", digests, None, tokens, 32]
+    of = index()
+    of.apply(A, batch(whole).events)
+    assert held(of, prompt(10, 64)) == {A: 4}
+    of.apply(A, batch(["BlockRemoved", [hashes["first_number"]], "GPU"]).events)
+    assert held(of, prompt(10, 64)) == {}
 
 
 def test_a_real_prompts_start_carries_the_salt():

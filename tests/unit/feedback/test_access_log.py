@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import pytest
 from envoy.config.core.v3 import base_pb2
 from envoy.data.accesslog.v3 import accesslog_pb2 as pb
@@ -12,7 +15,7 @@ from google.protobuf import struct_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from epp.feedback import access_log
-from epp.feedback.access_log import METADATA
+from epp.feedback.access_log import AT_ONCE, METADATA, MOST_BYTES, AccessLogs
 from epp.feedback.logged import StreamAccessLogsMessage
 from epp.feedback.unseen import Entry
 from epp.model import Outcome, Usage
@@ -204,3 +207,73 @@ def written_as(field: FieldDescriptor) -> tuple[str, ...]:
         return tuple(kind for each in inner.fields for kind in written_as(each))
     long = (field.TYPE_BYTES, field.TYPE_STRING, field.TYPE_MESSAGE)
     return ("bytes" if field.type in long else "number",)
+
+
+# --- who sends too much ---------------------------------------------------------------------
+
+
+class Taken:
+    """Counts entries, and at which turn of the loop the last one came."""
+
+    def __init__(self) -> None:
+        self.logs, self.count, self.turns = 0, 0, 0
+
+    def log_opened(self) -> None:
+        self.logs += 1
+
+    def log_closed(self) -> None:
+        self.logs -= 1
+
+    def entry(self, _entry: Entry) -> None:
+        self.count += 1
+
+    async def tick(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+            self.turns += 1
+
+
+class Refused(Exception):
+    """What `abort` raises."""
+
+
+class Call:
+    """The server's side of a call."""
+
+    async def abort(self, code: grpc.StatusCode, _details: str) -> None:
+        raise Refused(code)
+
+
+def taken(*messages: bytes) -> Taken:
+    """Have a log send ``messages``, while others use the loop."""
+    unseen: Any = Taken()
+
+    async def sent() -> AsyncIterator[bytes]:
+        for message in messages:
+            yield message
+
+    async def run() -> None:
+        others = asyncio.create_task(unseen.tick())
+        try:
+            await AccessLogs(unseen)._stream(sent(), Call())
+        finally:
+            others.cancel()
+            assert unseen.logs == 0
+
+    asyncio.run(run())
+    return unseen  # type: ignore[no-any-return]
+
+
+def test_others_have_their_turns_while_a_great_batch_is_taken() -> None:
+    told = taken(written(*[logged()] * 10 * AT_ONCE))
+    assert told.count == 10 * AT_ONCE
+    assert told.turns >= 9
+
+
+def test_a_batch_of_envoys_is_taken_in_one_turn() -> None:
+    assert taken(written(*[logged()] * 64)).turns <= 1
+
+
+def test_a_message_that_is_too_large_ends_its_log() -> None:
+    with pytest.raises(Refused, match="RESOURCE_EXHAUSTED"):
+        taken(b"\x12\x00" * (MOST_BYTES // 2 + 1))

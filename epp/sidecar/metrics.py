@@ -39,6 +39,16 @@ class Metrics:
             "Prefilled caches that no engine was sent for: kept until their lease ends.",
             registry=one,
         )
+        self.doubts = Counter(
+            "epp_sidecar_cache_doubts",
+            "Times that the engine's cache was given up: it may hold what was read after a lease.",
+            registry=one,
+        )
+        self.dropped = Counter(
+            "epp_sidecar_dropped_answers",
+            "Answers that were asked for again, since they may come of such a cache.",
+            registry=one,
+        )
         self.prefill_seconds = Histogram(
             "epp_sidecar_prefill_seconds",
             "Prefill legs that went well.",

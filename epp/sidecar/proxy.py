@@ -20,13 +20,15 @@ from epp.sidecar import answers, head
 from epp.sidecar.allowed import Allowed
 from epp.sidecar.bodies import Bodies
 from epp.sidecar.head import Address, Way
-from epp.sidecar.legs.asked import Asked, Failed, Prefilled, Refused
+from epp.sidecar.legs.asked import Asked, Failed, Refused
 from epp.sidecar.legs.engine import Engine, Opened
 from epp.sidecar.legs.pair import both_opened
 from epp.sidecar.legs.prefill import Prefills
 from epp.sidecar.metrics import Metrics
 from epp.sidecar.options import SidecarOptions
 
+LEASE_PART = 0.9  #: in which caches are read: a lease began before its prefill's answer came
+MOST_TIMES = 3  #: that an engine is asked for an answer which can be trusted
 HANDED_ON = "multipart/"  #: bodies of this kind are no JSON to any engine: they go on as they come
 
 
@@ -105,21 +107,31 @@ class Proxy:
         self, request: web.Request, asked: Asked, engine: Engine, *, way: str
     ) -> web.StreamResponse:
         self._metrics.requests.labels(way).inc()
-        async with engine.opened(asked, asked.body) as opened:
-            return await engine.relay(request, opened)
+        for _ in range(MOST_TIMES):
+            async with engine.opened(asked, asked.body) as opened:
+                if engine.trust.holds(opened.sent):
+                    return await engine.relay(request, opened)
+            self._metrics.dropped.inc()
+        raise Refused(503, "The engine hangs again and again.", "engine-hangs")
 
     async def _in_turn(
         self, request: web.Request, asked: Asked, engine: Engine, endpoints: Sequence[Address]
     ) -> web.StreamResponse:
         prefilled = await self._prefills.run(asked, endpoints)
-        if self._age(prefilled) > self._options.kv_lease:
+        ends = prefilled.at + LEASE_PART * self._options.kv_lease
+        if asyncio.get_running_loop().time() >= ends:
             self._metrics.stranded.inc()
             raise Failed("lease")
         try:
-            async with engine.opened(asked, prefilled.body) as opened:
-                await self._check(opened, prefilled)
-                self._metrics.requests.labels("split").inc()
-                return await engine.relay(request, opened)
+            with engine.trust.reading(asked.body, ends) as proven:
+                async with engine.opened(asked, prefilled.body) as opened:
+                    await self._check(opened)
+                    proven()
+                    if not engine.trust.holds(opened.sent):
+                        self._metrics.dropped.inc()
+                        raise Failed("lease")
+                    self._metrics.requests.labels("split").inc()
+                    return await engine.relay(request, opened)
         except Refused:
             self._metrics.stranded.inc()
             raise
@@ -129,26 +141,18 @@ class Proxy:
     ) -> web.StreamResponse:
         legs = (self._prefills, engine)
         async with both_opened(asked, address, legs=legs, connector=self._connector) as opened:
-            await self._check(opened, None)
+            await self._check(opened)
             self._metrics.requests.labels("split").inc()
             return await engine.relay(request, opened)
 
-    async def _check(self, opened: Opened, prefilled: Prefilled | None) -> None:
-        """Make sure that the engine had the prompt's cache, as far as it can be seen.
-
-        A stream's first token comes right after the cache was read. If that was later than its
-        lease, the blocks may have held another prompt by then.
+    async def _check(self, opened: Opened) -> None:
+        """Make sure that the engine could read the prompt's cache.
 
         Raises:
-            Failed: it had not.
+            Failed: it could not.
         """
         if not await opened.proven():
             raise Failed("decode-failed")
-        if prefilled and opened.streams and self._age(prefilled) > self._options.kv_lease:
-            raise Failed("lease")
-
-    def _age(self, prefilled: Prefilled) -> float:
-        return asyncio.get_running_loop().time() - prefilled.at
 
     def _endpoints(self, way: Way) -> Sequence[Address]:
         """Return the prefill endpoints that may be asked, in order.

@@ -72,6 +72,8 @@ class Sidecar:
             for rank in range(options.data_parallel_size)
         ]
         self._engines = engines
+        for engine in engines:
+            self._open.push_async_callback(engine.trust.close)
         connector = CONNECTORS[options.kv_connector]
         self.proxy = Proxy(
             options,

@@ -132,6 +132,10 @@ class Call:
         self._events: list[Event] = []
         self._waiter: asyncio.Future[None] | None = None
 
+    def made(self, index: int) -> int:
+        """Tokens of a choice so far."""
+        return self._made[index]
+
     def emitted(self, index: int, end: Finished | None) -> None:
         """Note one more token of a choice, its last one if ``end`` is given."""
         self._made[index] += 1

@@ -265,9 +265,9 @@ class EngineServer:
 
     def _submit(self, asked: Asked, wanted: params.Transfer) -> Call:
         adapter = asked.model if asked.model in self.options.adapters else ""
-        count = len(asked.prompts) * asked.n
-        names = [str(self._serial + index) for index in range(count)]
-        self._serial += count
+        first, self._serial = self._serial, self._serial + len(asked.prompts) * asked.n
+        names = [str(number) for number in range(first, self._serial)]
+        self.transfers.submitted()
         plans = self._room.plan(asked, names, adapter, wanted)
         if wanted.take is not None and too_few(wanted.take, plans, self.options.block_size):
             raise Crashed("fewer blocks than the prompt needs")
@@ -341,6 +341,7 @@ class EngineServer:
         ends = {end.id: end for end in result.finished}
         for name in result.emitted:
             call, index = slots[name]
+            self.transfers.emitted(call, index)
             call.emitted(index, ends.pop(name, None))
         for name, end in ends.items():
             call, index = slots[name]

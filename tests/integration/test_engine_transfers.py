@@ -137,6 +137,15 @@ def test_a_lease_ends_unread_and_who_comes_later_answers_something_else() -> Non
         late = "nixl_num_notifications_after_expiry_total"
         assert await pair.metric(pair.prefill_port, late) == 1
 
+        wrong = answer["choices"][0]["text"]  # stays in the cache under the prompt's name
+        _, kept = await pair.post(pair.decode_port)
+        assert kept["choices"][0]["text"] == wrong
+        _, salted = await pair.post(pair.decode_port, cache_salt="another")
+        assert salted["choices"][0]["text"] == expected
+        pair.decode.engine.cache.clear()
+        _, computed = await pair.post(pair.decode_port)
+        assert computed["choices"][0]["text"] == expected
+
     with_pair(use, changed(PREFILL, kv_lease_duration=5.0))
 
 

@@ -62,6 +62,23 @@ class Bench:
         async with self.http.post(self.url(path), json=body, headers=self.head(endpoints)) as got:
             return got.status, json.loads(await got.read())
 
+    async def text(self, *, decoded: bool = False, stream: bool = False, **fields: Any) -> str:
+        """The text of an answer through the sidecar, split unless it is only ``decoded``."""
+        body = {"model": "sim", "prompt": PROMPT, "max_tokens": 8, "stream": stream, **fields}
+        head = {} if decoded else self.head()
+        async with self.http.post(self.url(), json=body, headers=head) as got:
+            raw = await got.read()
+        assert got.status == 200, raw
+        if not stream:
+            return text_of(json.loads(raw))
+        events = [line[6:] for line in raw.split(b"\n") if line.startswith(b"data: {")]
+        return "".join(text_of(json.loads(event)) for event in events)
+
+    async def decode_call(self, path: str) -> None:
+        """Have the decode engine ``sleep``, so that it hangs, or ``wake_up``."""
+        async with self.http.post(f"http://127.0.0.1:{self.decode_port}/{path}") as got:
+            assert got.status == 200
+
     async def local(self, prompt: str = PROMPT, tokens: int = 8) -> str:
         """The text that the decode engine answers alone."""
         url = f"http://127.0.0.1:{self.decode_port}/v1/completions"

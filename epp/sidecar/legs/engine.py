@@ -15,8 +15,10 @@ from epp.sidecar.head import Address, backward
 from epp.sidecar.legs.asked import Asked, Refused
 from epp.sidecar.legs.beginning import Beginning, begins
 from epp.sidecar.legs.outbound import Outbound
+from epp.sidecar.legs.trust import Sent, Trust, salted
 from epp.sidecar.metrics import Metrics
 
+PROBE_PATH = "/v1/completions"
 _BODILESS = (204, 304)
 
 
@@ -29,10 +31,11 @@ class Opened(msgspec.Struct):
 
     answer: aiohttp.ClientResponse
     first: bytes  #: b"" of an answer without a body
+    sent: Sent
 
     @property
     def streams(self) -> bool:
-        """Whether it is a stream of events, so that its first bytes are those of a token."""
+        """Whether it is a stream of events."""
         return self.answer.content_type == "text/event-stream"
 
     async def proven(self) -> bool:
@@ -62,6 +65,7 @@ class Engine:
         self.address = address
         self._outbound = outbound
         self._metrics = metrics
+        self.trust = Trust(self._answers, metrics)
 
     @contextlib.asynccontextmanager
     async def opened(
@@ -72,7 +76,9 @@ class Engine:
         Raises:
             Refused: the engine does not listen, or does not answer.
         """
-        began = asyncio.get_running_loop().time()
+        sent = self.trust.sent()
+        if sent.salt and isinstance(body, bytes):
+            body = salted(body, sent.salt)
         call = self._outbound.request(
             "decoder", self.address, asked.path, method=method, head=asked.head, body=body
         )
@@ -80,14 +86,16 @@ class Engine:
             try:
                 answer = await stack.enter_async_context(call)
                 first = await answer.content.readany()
-            except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError):
+            except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError) as error:
+                if isinstance(getattr(error, "os_error", None), ConnectionRefusedError):
+                    self.trust.renew()
                 raise Refused(503, answers.NOT_READY, "engine-down") from None
             except TimeoutError:
                 raise Refused(504, "The engine does not answer.", "engine-silent") from None
             except (aiohttp.ClientError, OSError):
                 raise Refused(502, "The engine's answer ended early.", "engine-broken") from None
-            self._metrics.first_byte_seconds.observe(asyncio.get_running_loop().time() - began)
-            yield Opened(answer, first)
+            self._metrics.first_byte_seconds.observe(asyncio.get_running_loop().time() - sent.at)
+            yield Opened(answer, first, sent)
 
     async def give_up(self, told: tuple[str, bytes]) -> None:
         """Tell the engine to abort a request that waits for a prefill; failures do not matter."""
@@ -97,6 +105,19 @@ class Engine:
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
             async with asyncio.timeout(2.0), call as answer:
                 await answer.read()
+
+    async def _answers(self, model: msgspec.Raw) -> None:
+        """Have one token made; any other end than a time-out says that nothing hangs."""
+        body = b'{"model":%b,"prompt":"a","max_tokens":1}' % bytes(model)
+        head = [("content-type", "application/json")]
+        call = self._outbound.request("decoder", self.address, PROBE_PATH, head=head, body=body)
+        try:
+            async with call as answer:
+                await answer.read()
+        except TimeoutError:
+            raise
+        except (aiohttp.ClientError, OSError):
+            return
 
     async def healthy(self) -> int:
         """Return the status of the engine's own health; 503 if it does not answer."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from epp.sim.calls import Plan
+from epp.sim.calls import Call, Plan
 from epp.sim.engine import Engine
 from epp.sim.options import EngineOptions
 from epp.sim.transfer import params
@@ -37,6 +37,7 @@ class Transfers:
         self._shelf = Shelf(engine.cache.capacity)
         self._kept: dict[str, tuple[str, Kept]] = {}  #: what is told -> sequence id, what it left
         self._told: dict[str, str] = {}  #: sequence id -> what is told
+        self._foreign: set[int] = set()  #: hashes of blocks here that hold another prompt's KV
         self._port = 0
         self._goodbyes: set[asyncio.Task[None]] = set()
         self._open = contextlib.AsyncExitStack()
@@ -117,11 +118,30 @@ class Transfers:
         seconds = options.kv_transfer_latency + prompt / options.kv_transfer_rate
         await asyncio.sleep(seconds / options.speed)
         if found != fingerprint(plan.prompt):
+            known = self._engine.cache.match(self._blocks(plan), len(plan.request.blocks))
+            self._foreign.update(self._blocks(plan)[known:])
             plan.spoil()
         self.metrics.fetched(seconds=loop.time() - began, tokens=prompt, blocks=len(take.blocks))
         if not await self._fetcher.done(take):
             self.metrics.failed_notifications += 1
         return True
+
+    def submitted(self) -> None:
+        """A request is about to look for blocks: those that are gone hold nothing."""
+        if self._foreign:
+            cache = self._engine.cache
+            self._foreign = {block for block in self._foreign if cache.match([block], 1)}
+
+    def emitted(self, call: Call, index: int) -> None:
+        """A choice gets a token: nonsense if it found blocks here that were fetched wrongly."""
+        if self._foreign and not call.made(index):
+            plan = call.plans[index]
+            if not self._foreign.isdisjoint(self._blocks(plan)):
+                plan.spoil()
+
+    def _blocks(self, plan: Plan) -> Sequence[int]:
+        """Return the hashes of a prompt's full blocks."""
+        return plan.request.blocks[: plan.request.prompt_tokens // self._options.block_size]
 
     def refuse(self, take: Take) -> None:
         """Give back blocks that will not be fetched, in the background."""

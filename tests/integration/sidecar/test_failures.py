@@ -10,6 +10,7 @@ import pytest
 
 from epp.local.fleet import free_port
 from epp.sim.transfer.faults import FAULTS
+from tests.support import engine
 from tests.support.serving import eventually
 from tests.support.sidecar import DECODE, PREFILL, Bench, changed, text_of, with_sidecar
 from tests.support.sidecar import PROMPT as PROMPT_TEXT
@@ -166,6 +167,67 @@ def test_b138_a_stream_whose_first_token_comes_after_the_lease_is_computed_again
         decode=changed(DECODE, max_num_seqs=1),
         kv_lease=0.2,
     )
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_b138_a_decode_engine_that_hangs_past_the_lease_leaves_no_wrong_answer(
+    stream: bool,
+) -> None:
+    """Neither the one that it read too late, nor those that find what it read in its cache."""
+
+    other = PROMPT_TEXT[::-1]
+
+    async def use(bench: Bench) -> None:
+        expected = await bench.local()
+        await bench.decode_call("sleep")
+        split = asyncio.create_task(bench.text(stream=stream))
+
+        async def asked() -> bool:
+            return bench.decode.engine.waiting > 0
+
+        await eventually(asked)
+        behind = asyncio.create_task(bench.text(prompt=other, decoded=True))
+
+        async def over() -> bool:
+            return bool(
+                bench.count("epp_sidecar_cache_doubts_total")
+                and bench.prefill.transfers.metrics.expired
+            )
+
+        await eventually(over)
+        await bench.decode_call("wake_up")
+        assert (await split, await behind) == (expected, engine.expected(other, 8))
+        assert bench.external  # by the answer that was dropped
+        assert bench.count("epp_sidecar_dropped_answers_total") == 2
+        assert await bench.text(decoded=True) == expected
+        again = PROMPT_TEXT[100:]
+        read = bench.external
+        assert await bench.text(prompt=again) == engine.expected(again, 8)
+        assert bench.external > read
+        assert bench.count("epp_sidecar_fallbacks_total", reason="lease") == 1
+        assert bench.count("epp_sidecar_cache_doubts_total") == 1
+
+    # Half a second in life, less than what is believed.
+    with_sidecar(use, prefills=[changed(PREFILL, kv_lease_duration=25.0)], kv_lease=1.0)
+
+
+def test_an_engine_that_is_started_again_is_not_doubted() -> None:
+    async def use(bench: Bench) -> None:
+        await bench.decode_call("sleep")
+        split = asyncio.create_task(bench.post())
+
+        async def doubted() -> bool:
+            return bool(bench.count("epp_sidecar_cache_doubts_total"))
+
+        await eventually(doubted)
+        trust = bench.sidecar.proxy._engines[0].trust
+        assert trust.sent().salt
+        await bench.decode._die()
+        await split
+        assert (await bench.post([]))[0] == 503
+        assert not trust.sent().salt
+
+    with_sidecar(use, kv_lease=0.5)
 
 
 def test_a_cache_whose_lease_is_over_already_is_not_asked_for() -> None:

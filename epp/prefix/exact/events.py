@@ -24,7 +24,7 @@ class Tier(IntEnum):
     SHARED = 4  #: outside the pod
 
 
-class Stored(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+class Stored(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
     """Consecutive blocks that an engine holds from now on.
 
     Without tokens it is a placeholder: blocks that are known already lie in another tier too.
@@ -46,7 +46,7 @@ class Stored(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return f"Stored({len(self.hashes)} blocks, {self.tier.name}, group {self.group})"
 
 
-class Removed(msgspec.Struct, frozen=True):
+class Removed(msgspec.Struct, frozen=True, gc=False):
     """One copy of each of these blocks is gone."""
 
     hashes: tuple[int, ...]

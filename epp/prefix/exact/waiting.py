@@ -3,14 +3,15 @@
 A picker that joined late, or whose messages came out of order, hears of blocks whose parent
 it does not know, so it cannot name them. They wait here with their tokens, the only place
 where tokens stay, in a room of bounded size that all endpoints share; where it is full, the longest
-waiting of whoever has the most there are dropped first. A removal of a block that waits is remembered: it may be gone
-before it has a name.
+waiting of whoever has the most there are dropped first. A removal of a block that waits is
+remembered: it may be gone before it has a name.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 from epp.prefix.exact.events import Stored
 from epp.prefix.exact.handles import MOST_COPIES, handle, salt
@@ -18,6 +19,7 @@ from epp.prefix.exact.handles import MOST_COPIES, handle, salt
 MOST_BYTES = 64 << 20
 EVENT_BYTES = 600  #: of a waiting event beside its tokens
 HASH_BYTES = 200  #: of a block that waits, in all places where it is remembered
+FRONT = 1024  #: blocks that are looked up at a time, to be dropped
 SPARE = 64  #: part of the room, one in so many, that is made free at a time at another's cost
 
 
@@ -56,12 +58,15 @@ class Waiting:
     def __init__(self, room: Room) -> None:
         self.bytes = 0  #: by estimate; `Room.count` writes it
         self._room = room
-        # Both are dropped from their front on, which takes a dictionary ever longer.
-        self._events: OrderedDict[int, Stored] = OrderedDict()  # by the number of their arrival
-        self._copies: OrderedDict[int, int] = OrderedDict()  # of blocks without a name, by handle
-        self._by_parent: dict[int, list[int]] = {}
+        self._events: dict[int, Stored] = {}  # by the number of their arrival
+        self._first = self._arrivals = 0  # no event before the first waits
+        self._copies: dict[int, int] = {}  # of blocks that have no name yet, by handle
+        self._front: deque[int] = (
+            deque()
+        )  # the oldest of these; a dictionary finds its first slowly
+        # Numbers by parent. Most are alone: so many lists would stop the loop for garbage's sake.
+        self._by_parent: dict[int, int | list[int]] = {}
         self._ready: deque[Iterator[int]] = deque()  # whose parent is known by now
-        self._arrivals = 0
 
     def __bool__(self) -> bool:
         return bool(self._copies or self._events)
@@ -70,7 +75,11 @@ class Waiting:
         """Keep ``event`` until its parent is known."""
         self._arrivals += 1
         self._events[self._arrivals] = event
-        self._by_parent.setdefault(event.parent or 0, []).append(self._arrivals)
+        siblings = self._by_parent.setdefault(event.parent or 0, self._arrivals)
+        if isinstance(siblings, list):
+            siblings.append(self._arrivals)
+        elif siblings != self._arrivals:
+            self._by_parent[event.parent or 0] = [siblings, self._arrivals]
         self._room.events += 1
         self._room.count(self, EVENT_BYTES + len(event.tokens))
         for key in _handles(event):
@@ -98,8 +107,8 @@ class Waiting:
     def release(self, parent: int) -> None:
         """Let the events that waited for ``parent`` be `ready`."""
         siblings = self._by_parent.pop(parent, None)
-        if siblings:
-            self._ready.append(iter(siblings))
+        if siblings is not None:
+            self._ready.append(iter(siblings if isinstance(siblings, list) else (siblings,)))
 
     @property
     def is_ready(self) -> bool:
@@ -117,25 +126,29 @@ class Waiting:
 
     def drop_longest(self, size: int) -> None:
         """Drop so many bytes or more, if there are."""
-        until = self.bytes - size
-        while self and self.bytes > until:
-            if self._events:
-                self._drop(next(iter(self._events)))
-                self._room.dropped += 1
-            else:
-                self.claim(next(iter(self._copies)))
+        until, events = self.bytes - size, self._room.events
+        while self.bytes > until and self._drop_first():
+            pass
+        self._room.dropped += events - self._room.events
 
     def drain(self, most: int) -> bool:
         """Drop up to ``most`` events, or blocks; True once nothing waits."""
         self._ready.clear()
-        for _ in range(most):
-            if self._events:
-                self._drop(next(iter(self._events)))
-            elif self._copies:
-                self.claim(next(iter(self._copies)))
-            else:
-                break
+        while most and self._drop_first():
+            most -= 1
         return not self
+
+    def _drop_first(self) -> bool:
+        """Drop what waits for the longest, first of events; False if nothing waits."""
+        if self._events:
+            while self._first not in self._events:
+                self._first += 1
+            self._drop(self._first)
+        elif self._copies:
+            if not self._front:
+                self._front += islice(self._copies, FRONT)
+            self.claim(self._front.popleft())
+        return bool(self)
 
     def _count(self, key: int) -> None:
         copies = self._copies.get(key)
@@ -146,10 +159,10 @@ class Waiting:
     def _drop(self, number: int) -> None:
         event = self._leave(number)
         siblings = self._by_parent.get(event.parent or 0)
-        if siblings and siblings[0] == number:  # else it is ready
+        if isinstance(siblings, list) and siblings[0] == number:
             del siblings[0]
-            if not siblings:
-                del self._by_parent[event.parent or 0]
+        if siblings in (number, []):  # else it is ready, or not the only one
+            del self._by_parent[event.parent or 0]
         for key in _handles(event):
             self.claim(key)
 

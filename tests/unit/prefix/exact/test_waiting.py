@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from epp.prefix.exact import source, waiting
@@ -134,6 +136,16 @@ def test_all_that_waits_for_a_parent_that_is_found_out_is_named():
     asked = prompt(0, 48)
     asked.tokens = asked.tokens[:128] + prompt(160, 16).tokens
     assert held(of, asked) == {A: 3}
+
+
+def test_what_waits_gives_the_garbage_collector_nothing_to_look_at():
+    of, room = small_room(10_000_000)
+    before = len(gc.get_objects())
+    for number in range(3000):
+        of.apply(A, [orphan(number)])
+    gc.collect()  # which finds out that tuples of numbers need no second look
+    assert room.events == 3000
+    assert len(gc.get_objects()) - before < 300
 
 
 def test_placeholders_that_wait_are_bounded_too():

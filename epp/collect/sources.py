@@ -160,10 +160,10 @@ class Ignored:
 
 
 class ModelsDataSource(Ignored):
-    """Accepted and does nothing: no plugin here reads the models that an endpoint lists."""
+    """Accepted and does nothing: who needs the models that an endpoint lists asks for them."""
 
     type: ClassVar[str] = "models-data-source"
-    note: ClassVar[str] = "no plugin here reads the models an endpoint lists"
+    note: ClassVar[str] = "precise-prefix-cache-producer asks for the models an endpoint lists"
 
     class Params(plugin.Params, frozen=True):
         scheme: Literal["http", "https"] = "http"
@@ -172,7 +172,7 @@ class ModelsDataSource(Ignored):
 
 
 class ModelsDataExtractor(Ignored):
-    """Accepted and does nothing: no plugin here reads the models that an endpoint lists."""
+    """Accepted and does nothing: who needs the models that an endpoint lists asks for them."""
 
     type: ClassVar[str] = "models-data-extractor"
     note: ClassVar[str] = ModelsDataSource.note

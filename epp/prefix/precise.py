@@ -26,6 +26,7 @@ from epp.prefix.exact.index import ExactIndex, Known
 from epp.prefix.exact.keys import Prompt
 from epp.prefix.feed.audit import Claim, claim
 from epp.prefix.feed.engine import Engine, Engines
+from epp.prefix.feed.names import ModelNames
 from epp.prefix.feed.trust import EXPECTED_SECONDS, Level, Trust
 from epp.prefix.precise_settings import PreciseParams, check, keys_of, weights_of
 
@@ -56,6 +57,7 @@ class PrecisePrefixCacheProducer:
         check(params)
         self.params = params
         self.engines = Engines()  #: whose events come in; a collector adds them
+        self.names = ModelNames()  #: which are adapters'; a collector asks
         self.sources: Counter[tuple[str, str]] = Counter()
         """Requests by what told of them, and why nothing better did: fixed words."""
         blocks, index = params.token_processor_config, params.indexer_config
@@ -80,10 +82,11 @@ class PrecisePrefixCacheProducer:
         if request.tokens is None:
             self.sources["picks", request.no_tokens or "no_tokenizer"] += 1
             return self._with(request, believed)
-        prompt = Prompt(
-            request.tokens.ids, self._root_of(request, endpoints), salt=request.salt,
-            media=request.tokens.media,
-        )  # fmt: skip
+        root = self._root_of(request, endpoints)
+        if root is None:
+            self.sources["picks", "unknown_model"] += 1
+            return self._with(request, believed)
+        prompt = Prompt(request.tokens.ids, root, salt=request.salt, media=request.tokens.media)
         known = self.index.look_up(prompt)
         if not known.chains[0]:
             return self._with(request, believed)
@@ -157,18 +160,23 @@ class PrecisePrefixCacheProducer:
             "index": self.index.figures(),
             "computedPrompts": self.computed_prompts,
             "requests": {" ".join(filter(None, key)): n for key, n in self.sources.items()},
+            "modelsListed": len(self.names.models),
+            "adaptersListed": len(self.names.adapters),
             "engines": [_shown(each, now) for each in self.engines],
             "picks": self._picks.dump_state(),
         }
 
-    def _root_of(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> str:
-        """Return the adapter that is asked for; "" for a base model, by whatever name."""
+    def _root_of(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> str | None:
+        """Return the adapter that is asked for; "" for a base model, by whatever name; else None."""
         name = request.target_model
+        root = name if name in self.engines.adapters else self.names.root_of(name)
+        if root or name in self.names.models:
+            return root
         for endpoint in endpoints:
             lora = endpoint.load.lora if endpoint.load else None
             if lora is not None and (name in lora.active or name in lora.waiting):
                 return name
-        return name if name in self.engines.adapters else ""
+        return root
 
     def _match(self, known: Known, believed: PrefixMatch | None) -> ExactMatch:
         chain, guessed = known.chains[0], set()

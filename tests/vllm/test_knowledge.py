@@ -47,7 +47,6 @@ def test_two_pickers_agree(fleet: Fleet) -> None:
 @pytest.mark.parametrize("field", [{"model": "first"}, {"cache_salt": "tenant"}])
 def test_adapters_and_salts_have_prefixes_of_their_own(fleet: Fleet, field: dict[str, str]) -> None:
     stack, text = fleet.pair, f"apart {field}"
-    ask(stack, user("another"), **field)  # that it is an adapter is told by its first blocks
     ask(stack, user(text))
     settled(stack)
     apart = ask(stack, user(text), **field)

@@ -16,10 +16,12 @@ import zmq
 
 from epp.clock import Clock
 from epp.collect.fetch import Fetcher, NoPage, Source
+from epp.collect.kv import listings
 from epp.collect.kv.central import Central
 from epp.collect.kv.discovery import PATH, configured, told
 from epp.collect.kv.feed import Feed
 from epp.collect.kv.link import Line, Link, Where
+from epp.collect.kv.listings import Listings
 from epp.collect.kv.pump import Pump
 from epp.collect.kv.sockets import context
 from epp.collect.parse.endpoints import engine_rank
@@ -66,6 +68,7 @@ class Subscriptions:
         self._asking: dict[EndpointId, _Asking] = {}
         self._named: dict[tuple[str, int], Link] = {}  # by topic's name of the pod and rank
         self._tasks: set[asyncio.Task[None]] = set()
+        self._listings = Listings(producer.names, pool, clock)
         self._expired_at = self._rotated_at = 0.0
         self._wrong = ""  # with the file of secrets
 
@@ -79,13 +82,18 @@ class Subscriptions:
         try:
             if events.zmq_endpoint:
                 central = Central(events.zmq_endpoint, events.topic_filter, self._line, self._of)
-            async with Fetcher(Source(path=PATH), timeout=PAGE_SECONDS) as fetcher:
+            async with (
+                Fetcher(Source(path=PATH), timeout=PAGE_SECONDS) as fetcher,
+                Fetcher(Source(path=listings.PATH), timeout=PAGE_SECONDS) as lister,
+            ):
                 while True:
                     self._follow(fetcher)
+                    self._listings.tick(lister)
                     self._tick()
                     await asyncio.sleep(TICK_SECONDS)
         finally:
             self._pool.off_forget(self._forget)
+            self._listings.close()
             for task in self._tasks:
                 task.cancel()
             for endpoint_id in list(self._links):
@@ -233,6 +241,7 @@ class Subscriptions:
 
     def _forget(self, endpoint_id: EndpointId) -> None:
         """See `pool.Forget`: the endpoint is gone, or its process is another one."""
+        self._listings.forget(endpoint_id)
         if self._pool.get(endpoint_id) is None:
             self._leave(endpoint_id)
             return

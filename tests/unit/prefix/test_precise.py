@@ -17,12 +17,15 @@ from epp.model import (
     Endpoint,
     EndpointId,
     InferenceRequest,
+    Load,
+    LoraInfo,
     Outcome,
     Pick,
     Tokens,
     Usage,
 )
 from epp.plugin import Tools
+from epp.prefix.feed.names import Listed
 from epp.prefix.feed.trust import Level
 from epp.prefix.precise import ExactMatch, PrecisePrefixCacheProducer
 from tests.support.kv import packed
@@ -304,3 +307,33 @@ def test_what_is_shown_holds_no_token_ids() -> None:
     shown = msgspec.json.encode(case.made.dump_state()).decode()
     assert '"trust":"exact"' in shown
     assert not any(str(each) in shown for each in IDS[:64])
+
+
+def test_the_first_request_of_an_adapter_gets_no_credit_of_its_base_model() -> None:
+    case = Case()
+    tell(case.feed(A), 0, 4)
+    case.made.names.told(A.id, Listed(frozenset({"base"}), frozenset({"lora"})))
+    assert held(case.ask(target_model="base")) == {"a": 4}
+    assert held(case.ask(target_model="lora")) == {}
+    assert case.made.sources == {("events", ""): 2}
+
+
+def test_a_model_that_no_engine_lists_gets_what_own_picks_say_and_the_reason_is_counted() -> None:
+    case = Case()
+    tell(case.feed(A), 0, 4)
+    case.made.names.told(A.id, Listed(frozenset({"base"})))
+    request = case.ask(target_model="loaded just now")
+    assert (request.prefix[NAME].source, held(request)) == ("picks", {})
+    assert request.prompt_tokens == 160
+    assert case.made.sources == {("picks", "unknown_model"): 1}
+
+
+def test_an_adapter_that_only_an_engines_metrics_name_is_told_apart() -> None:
+    case = Case()
+    tell(case.feed(A), 0, 4)
+    running = LoraInfo(frozenset({"lora"}), frozenset(), 4)
+    busy = msgspec.structs.replace(A, load=Load(at=100.0, lora=running))
+    tokens = Tokens(packed(IDS), len(IDS), "local")
+    request = InferenceRequest("r", {}, b"{}", prompt=b"x", target_model="lora", tokens=tokens)
+    assert held(case.made.enrich(request, (busy,))) == {}
+    assert case.made.sources == {("events", ""): 1}

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from epp.collect.kv import subscriptions
+from epp.collect.kv import listings, subscriptions
 from epp.local.fleet import free_port
 from epp.model import CacheCounts, Load
 from epp.prefix.exact.keys import Keys
 from epp.prefix.feed.audit import Claim
 from epp.prefix.feed.trust import Level
+from epp.sim.options import EngineOptions
 from epp.sim.tokenizer import text
 from tests.support.engine import served
 from tests.support.kv_feeds import (
@@ -335,3 +336,22 @@ async def eventually(told: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(10):
         while not await told():
             await asyncio.sleep(0.01)
+
+
+def test_which_names_are_adapters_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listings, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(listings, "RETRY_SECONDS", 0.05)
+
+    async def run() -> None:
+        made, port = producer(), free_port()
+        async with subscribed(made, endpoint(port)) as pool:
+            await until(lambda: made.names.root_of("lora") == "", "an answer in vain")
+            for adapters in (("lora",), ("lora", "later")):
+                options = EngineOptions(port=port, adapters=adapters)
+                async with served(options):
+                    await until(lambda told=adapters: made.names.adapters == {*told}, "its list")
+                    assert made.names.models == {"sim"}
+            pool.remove(endpoint(port).id)
+            assert made.names.adapters == set()
+
+    asyncio.run(run())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import msgspec
 import pytest
 import zmq
 
 from epp.clock import SystemClock
-from epp.collect.kv import central, link
+from epp.collect.kv import central, link, subscriptions
 from epp.collect.kv.sockets import opened
 from epp.collect.kv.subscriptions import Subscriptions
 from epp.local.fleet import free_port
@@ -31,6 +32,7 @@ from tests.support.kv_feeds import (
 )  # fmt: skip
 
 A_TEXT = text(100, seed=1)
+UNASKED = {"kvEventsConfig": {"podDiscoveryConfig": {"askSources": False}}}
 
 
 def test_b101_pods_without_events_are_tried_ever_less_often_and_fill_no_log(
@@ -138,5 +140,32 @@ def test_engines_that_are_asked_for_old_messages_wait_for_their_turns(
             await asyncio.gather(task, return_exceptions=True)
             assert not feeds._line.replaying
         assert 1 <= most <= 2
+
+    asyncio.run(run())
+
+
+def test_a_whole_fleet_is_opened_and_looked_after_a_part_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscriptions, "OPENED", 2)
+    monkeypatch.setattr(subscriptions, "LOOKED_AFTER", 2)
+
+    async def run() -> None:
+        made, pool, grown = producer(UNASKED), Pool(), 0
+        for number in range(9):
+            pool.put(endpoint(8001 + number))
+        feeds = Subscriptions(made, pool, SystemClock())
+        task = asyncio.create_task(feeds.run())
+        async with asyncio.timeout(30):
+            while grown < 9:
+                await asyncio.sleep(0)
+                assert len(feeds._links) - grown <= 2
+                grown = len(feeds._links)
+        ticked: set[str] = set()
+        for pod, links in feeds._links.items():
+            monkeypatch.setattr(links[0], "tick", functools.partial(ticked.add, pod))
+        await until(lambda: len(ticked) == 9, "a look at each")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(run())

@@ -94,9 +94,10 @@ class Router:
         if line.prefiller is None or pick.prefill is None:
             return exchange
         await self._prefill(line.prefiller, exchange, patient=arrival.patient)
-        if self._still_here(pick.endpoints[:1]):
+        read = exchange.leg is not None and exchange.leg.endpoint is not None
+        if self._can_read(pick.endpoints[0]) if read else self._still_here(pick.endpoints[:1]):
             return exchange
-        exchange.end(Outcome.FAILED)  # what was to decode went away meanwhile
+        exchange.end(Outcome.FAILED)  # what was to decode went away or silent meanwhile
         return await self.route(structs.replace(arrival, patient=False))
 
     async def _understood(
@@ -169,6 +170,20 @@ class Router:
         """The same endpoints as they are now, after a wait; those gone or draining left out."""
         now = (self._pool.get(endpoint.id) for endpoint in endpoints)
         return [endpoint for endpoint in now if endpoint is not None and not endpoint.draining]
+
+    def _can_read(self, decode: Endpoint) -> bool:
+        """Whether it reads a cache at once, as far as is known.
+
+        An engine that hangs would read it when its lease is over, and the blocks hold another
+        prompt: it would answer that, and keep it. So one that is not heard of does not, unless
+        none is.
+        """
+        now = self._pool.get(decode.id)
+        if now is None or now.draining or not now.reachable:
+            return False
+        if now.load is not None:
+            return not now.load.asleep
+        return all(each.load is None for each in self._pool.snapshot())
 
     def _reserve(
         self, request: InferenceRequest, pick: Pick, output: OutputTokens | None

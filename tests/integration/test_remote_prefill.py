@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,7 +15,8 @@ from aiohttp import web
 
 from epp import headers
 from epp.local.fleet import free_port
-from epp.model import EndpointId, Outcome
+from epp.model import EndpointId, Load, Outcome
+from epp.pool import Pool
 from tests.support.engine import EngineServer
 from tests.support.remote_prefill import (
     BODY,
@@ -257,6 +258,35 @@ def test_a_decode_endpoint_that_goes_away_meanwhile_is_replaced() -> None:
         case.pool.remove(EndpointId("d"))
         exchange = await asking
         assert exchange.sent.endpoints == (other,)
+        assert b"kv_transfer_params" not in exchange.request.body
+        exchange.end(Outcome.COMPLETED)
+        assert case.idle
+
+    with_case(use)
+
+
+SILENT: Mapping[str, Callable[[Pool], object]] = {
+    "no-longer-heard-of": lambda pool: pool.set_load(EndpointId("d"), None),
+    "nothing-listens": lambda pool: pool.set_reachable(EndpointId("d"), reachable=False),
+    "asleep": lambda pool: pool.set_load(EndpointId("d"), Load(1.0, asleep=True)),
+}
+
+
+@pytest.mark.parametrize("silent", SILENT)
+def test_b138_a_decode_endpoint_that_may_hang_is_handed_no_cache(silent: str) -> None:
+    """It would read it after the lease, and keep what it read. Without another one it computes."""
+    alone = silent == "no-longer-heard-of"
+
+    async def use(case: Case, engines: Engines) -> None:
+        for name in case.endpoints:
+            case.pool.set_load(EndpointId(name), Load(1.0))
+        asking = asyncio.create_task(case.route())
+        await until(lambda: case.client.in_flight == 1)
+        if not alone:
+            case.pool.put(endpoint("d2", case.endpoints["d"].port, "decode"))
+        SILENT[silent](case.pool)
+        exchange = await asking
+        assert exchange.sent.endpoints[0].name == ("d" if alone else "d2")
         assert b"kv_transfer_params" not in exchange.request.body
         exchange.end(Outcome.COMPLETED)
         assert case.idle

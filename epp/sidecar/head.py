@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -13,6 +14,8 @@ from epp import headers
 from epp.model import join_host_port
 
 MOST_ENDPOINTS = 16  #: named in one header; further ones are not looked at
+
+_PORT = re.compile("[0-9]{1,5}")
 
 #: Not passed on: about this connection alone, or about our own part.
 _KEPT_BACK = headers.CONTROL | headers.NEVER_SET
@@ -88,7 +91,7 @@ def _addresses(values: Iterable[str]) -> tuple[Address, ...]:
 def parse(text: str) -> Address | None:
     """Read ``host:port`` or ``[v6]:port``; None if it is neither."""
     host, colon, port = text.strip().rpartition(":")
-    if not colon or not port.isascii() or not port.isdecimal() or not 0 < int(port[:6]) < 65_536:
+    if not colon or not _PORT.fullmatch(port) or not 0 < int(port) < 65_536:
         return None
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -109,8 +109,9 @@ class EngineServer:
         await self.transfers.start()
         self._expiry = asyncio.get_running_loop().create_task(self._expire())
         self._runner = web.AppRunner(
-            self._app(), handler_cancellation=True, access_log=None, shutdown_timeout=GRACE
-        )
+            self._app(), handler_cancellation=True, access_log=None, shutdown_timeout=GRACE,
+            auto_decompress=False,  # vLLM reads no compressed body either
+        )  # fmt: skip
         await self._runner.setup()
         self._site = web.TCPSite(self._runner, self.options.host, self.options.port, backlog=1024)
         await self._site.start()

@@ -14,7 +14,7 @@ from epp.disagg.connectors import Connector
 from epp.sidecar.head import Address
 from epp.sidecar.legs.asked import Asked, Failed
 from epp.sidecar.legs.engine import Engine, Opened
-from epp.sidecar.legs.prefill import Prefills
+from epp.sidecar.legs.prefill import Answered, Prefills
 
 LINGER = 5.0  #: seconds for which a prefill may go on after the engine's answer has ended
 
@@ -50,7 +50,7 @@ async def both_opened(
 
 @contextlib.asynccontextmanager
 async def _first(
-    engine: Engine, asked: Asked, body: bytes, prefill: asyncio.Task[bytes]
+    engine: Engine, asked: Asked, body: bytes, prefill: asyncio.Task[Answered]
 ) -> AsyncIterator[Opened]:
     """Open the engine's leg, and give that up as soon as the prefill fails."""
     async with contextlib.AsyncExitStack() as stack:
@@ -68,6 +68,6 @@ async def _first(
                 await asyncio.gather(decode, return_exceptions=True)
 
 
-def _why(prefill: asyncio.Task[bytes]) -> str:
+def _why(prefill: asyncio.Task[Answered]) -> str:
     error = prefill.exception()
     return error.reason if isinstance(error, Failed) else "disconnect"

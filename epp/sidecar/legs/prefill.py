@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 
 import aiohttp
+import msgspec
 
 from epp.disagg.connectors import BadAnswer, Connector, Transfer
 from epp.disagg.connectors.mooncake import engine_id_in
@@ -24,6 +25,13 @@ MOST_ENDPOINTS = 2  #: asked for one request
 MOST_ANSWER_BYTES = 16 * 2**20
 QUERY_SECONDS = 2.0  #: for an engine's id
 _AGAIN = frozenset({502, 503, 504})  #: of the same endpoint, if retries are wanted
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What a prefill endpoint said."""
+
+    body: bytes
+    at: float  #: seconds on the event loop's clock when it began to; the lease runs since before
 
 
 class Prefills:
@@ -70,8 +78,8 @@ class Prefills:
         engine_id = await self._engine_id(Address(address.host, port)) if wants_id else ""
         return Transfer(uuid.uuid4().hex, asked.plain_path, address.host, port, engine_id)
 
-    async def post(self, address: Address, asked: Asked, body: bytes) -> bytes:
-        """Send a prefill's body; return the answer's.
+    async def post(self, address: Address, asked: Asked, body: bytes) -> Answered:
+        """Send a prefill's body.
 
         Raises:
             Failed: the answer is an error, or none came.
@@ -103,25 +111,26 @@ class Prefills:
                 retries -= 1
                 await asyncio.sleep(self._options.prefill_retry_backoff)
                 continue
-            at = asyncio.get_running_loop().time()
             try:
-                return Prefilled(self._connector.decode_body(asked.body, answer, transfer), at)
+                made = self._connector.decode_body(asked.body, answer.body, transfer)
+                return Prefilled(made, answer.at)
             except BadAnswer:
                 self._metrics.stranded.inc()
                 raise Failed("bad-answer") from None
 
-    async def _post(self, address: Address, asked: Asked, body: bytes) -> bytes:
+    async def _post(self, address: Address, asked: Asked, body: bytes) -> Answered:
         head = [(n, v) for n, v in asked.head if n.lower() not in ("accept-encoding", "accept")]
-        call = self._outbound.request("prefiller", address, asked.path, head=head, body=body)
         try:
+            call = self._outbound.request("prefiller", address, asked.path, head=head, body=body)
             async with call as answer:
+                at = asyncio.get_running_loop().time()
                 if answer.status in _AGAIN:
                     raise Failed("busy")
                 if answer.status != 200:
                     kind = answer.status // 100
-                    raise Failed(f"status-{kind}xx", elsewhere=kind == 5 or answer.status == 429)
-                return await _whole(answer)
-        except aiohttp.ClientConnectorError:
+                    raise Failed(f"status-{kind}xx", elsewhere=kind != 4 or answer.status == 429)
+                return Answered(await _whole(answer), at)
+        except (aiohttp.ClientConnectorError, ValueError):  # or no host has such a name
             raise Failed("connect") from None
         except TimeoutError:
             raise Failed("time-out") from None
@@ -129,11 +138,12 @@ class Prefills:
             raise Failed("disconnect") from None
 
     async def _engine_id(self, address: Address) -> str:
-        call = self._outbound.request("prefiller", address, "/query", method="GET", secure=False)
+        ask = self._outbound.request
         try:
+            call = ask("prefiller", address, "/query", method="GET", secure=False)
             async with asyncio.timeout(QUERY_SECONDS), call as answer:
                 found = engine_id_in(await _whole(answer), 0)
-        except (TimeoutError, aiohttp.ClientError, OSError):
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError):
             found = ""
         if not found:
             self._metrics.prefills.labels("no-engine-id").inc()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from epp.local.fleet import free_port
 from epp.sim.transfer.faults import FAULTS
 from tests.support import engine
 from tests.support.serving import eventually
-from tests.support.sidecar import DECODE, PREFILL, Bench, changed, text_of, with_sidecar
+from tests.support.sidecar import DECODE, PREFILL, Bench, changed, recording, text_of, with_sidecar
 from tests.support.sidecar import PROMPT as PROMPT_TEXT
 
 TEXT = "x" * 1600
@@ -243,3 +245,49 @@ def test_a_cache_whose_lease_is_over_already_is_not_asked_for() -> None:
 
 def test_every_fault_of_an_engine_is_tested_here() -> None:
     assert set(REASONS) | {"expired"} == set(FAULTS)
+
+
+@pytest.mark.parametrize("host", ["[:]", "..", "a" * 64 + ".b"])
+def test_a_name_that_no_host_can_have_leads_to_the_engine(host: str) -> None:
+    async def use(bench: Bench) -> None:
+        status, answer = await bench.post([f"{host}:80"])
+        assert (status, text_of(answer)) == (200, await bench.local())
+        assert bench.count("epp_sidecar_fallbacks_total", reason="connect") == 1
+
+    with_sidecar(use)
+
+
+@pytest.mark.parametrize("status", [204, 302, 307])
+def test_an_endpoint_that_answers_what_no_engine_does_leads_to_the_next(status: int) -> None:
+    async def use(bench: Bench) -> None:
+        async def odd(request: web.Request) -> web.StreamResponse:
+            return web.Response(status=status, headers={"location": "http://127.0.0.1:1/"})
+
+        async with recording(odd) as prefill:
+            assert (await bench.post([f"127.0.0.1:{prefill.port}", *bench.addresses]))[0] == 200
+            assert len(prefill.seen) == 1
+        assert bench.count("epp_sidecar_requests_total", way="split") == 1
+
+    with_sidecar(use)
+
+
+def test_a_lease_runs_from_the_first_byte_of_a_prefills_answer_not_from_its_last() -> None:
+    told = {
+        "do_remote_prefill": True, "remote_engine_id": "e", "remote_request_id": "r",
+        "remote_host": "127.0.0.1", "remote_port": 1, "remote_block_ids": [[1]],
+    }  # fmt: skip
+
+    async def use(bench: Bench) -> None:
+        async def slow(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await asyncio.sleep(0.2)
+            await response.write(json.dumps({"kv_transfer_params": told}).encode())
+            return response
+
+        async with recording(slow) as prefill:
+            assert (await bench.post([f"127.0.0.1:{prefill.port}"]))[0] == 200
+        assert bench.count("epp_sidecar_fallbacks_total", reason="lease") == 1
+        assert bench.decode.transfers.metrics.failed_transfers == 0  # it was not asked for
+
+    with_sidecar(use, kv_lease=0.2)

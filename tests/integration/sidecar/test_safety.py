@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from typing import Any
 
@@ -40,6 +41,18 @@ def test_what_stops_an_engine_does_not_reach_it(fields: dict[str, Any], split: b
         assert (status, text_of(answer)) == (200, expected)
         assert not bench.decode.died.is_set()
         assert bench.external == (400 if split else 0)
+
+    with_sidecar(use)
+
+
+def test_what_stops_an_engine_is_not_read_by_it_if_it_is_compressed() -> None:
+    async def use(bench: Bench) -> None:
+        body = {"model": "sim", "prompt": "a", "max_tokens": 1, "kv_transfer_params": DEADLY}
+        sent = gzip.compress(json.dumps(body).encode())
+        head = {"content-encoding": "gzip", "content-type": "application/json"}
+        async with bench.http.post(bench.url(), data=sent, headers=head) as got:
+            assert got.status == 400
+        assert not bench.decode.died.is_set()
 
     with_sidecar(use)
 

@@ -27,7 +27,7 @@ def test_b133_repeated_and_comma_joined_headers_are_one_list_in_order() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "::1:80", "a/b:1", "u@h:1",
-     "[::1]", "h:\u0661", "h?:1", "h\n:1"],
+     "[::1]", "h:\u0661", "h?:1", "h\n:1", "h:000001000000", "h:+1", "h: 1", "h:1 1"],
 )  # fmt: skip
 def test_what_is_no_address_is_skipped(text: str) -> None:
     assert parse(text) is None

@@ -18,6 +18,7 @@ from epp.prefix.precise_settings import PodDiscoveryConfig
 PATH = "/kv_event_sources"
 ANY = ("*", "0.0.0.0", "[::]", "::")
 MOST_RANKS = 1024
+MOST_PORT = 65_535
 
 
 class _Source(msgspec.Struct, frozen=True):
@@ -72,7 +73,8 @@ def _reachable(host: str, bound: str) -> str:
         return bound
     name, _, port = where.rpartition(":")
     own = name in ANY or name.strip("[]") == host
-    return _tcp(host, int(port)) if scheme == "tcp" and own and port.isdigit() else ""
+    reachable = scheme == "tcp" and own and port.isdecimal() and 0 < int(port) <= MOST_PORT
+    return _tcp(host, int(port)) if reachable else ""
 
 
 def _tcp(host: str, port: int) -> str:

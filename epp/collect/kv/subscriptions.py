@@ -41,7 +41,7 @@ ASK_MOST_SECONDS = 300.0
 AT_ONCE = 32  #: engines that are asked
 MOST_NAMES = 65_536  #: of engines that connect to us
 SWEEP = 8  #: segments of dropped engines swept in each tick
-OPENED = 16  #: endpoints whose sockets are opened in each tick, 0.2 ms each
+OPENED = 8  #: endpoints whose sockets are opened in each tick, 0.2 ms each
 LOOKED_AFTER = 200  #: endpoints whose feeds are looked after in each tick, 5 us each
 
 _log = logging.getLogger(__name__)

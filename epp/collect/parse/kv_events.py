@@ -221,21 +221,28 @@ def _adapter(fields: Mapping[str, Any]) -> str:
     return "" if number is None else f"\0{number}"
 
 
+def _position(medium: tuple[int, str]) -> int:
+    return medium[0]
+
+
 def _extras(
     keys: Sequence[Any], adapter: str, size: int, *, at_start: bool
 ) -> tuple[str, tuple[tuple[int, str], ...]]:
     """Return the salt and the media that begin in an event's blocks; ``keys[i]`` is block i's."""
     salt, media = "", list[tuple[int, str]]()
-    for block, own in enumerate(keys):
-        for key in own if isinstance(own, list) else ():
+    before: Sequence[Any] = ()
+    for block, raw in enumerate(keys):
+        own = raw if isinstance(raw, list) else ()
+        for key in own:
             if isinstance(key, list) and len(key) == 2 and isinstance(key[1], int):
                 if key[1] >= 0:  # else it began in a block before
                     media.append((block * size + key[1], str(key[0])))
             elif isinstance(key, str) and key != adapter:
                 if at_start and block == 0:
                     salt = key
-                else:
+                elif key not in before:  # else it goes on
                     media.append((block * size, key))
             elif isinstance(key, bytes):
                 media.append((block * size, key.hex()))
-    return salt, tuple(media)
+        before = own
+    return salt, tuple(sorted(media, key=_position))

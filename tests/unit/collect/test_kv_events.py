@@ -167,6 +167,20 @@ def test_media_are_placed_where_they_begin():
     assert read.events[0].media == ((2, "image-1"), (7, "image-2"))
 
 
+def test_media_of_which_only_the_name_is_told_begin_where_it_is_told_first():
+    keys = [None, ["image-1"], ["image-1"], ["image-1", "image-2"], "image-2", ["image-2"]]
+    read = batch({"type": "BlockStored", "block_hashes": [1, 2, 3, 4, 5, 6], "block_size": 4,
+                  "parent_block_hash": 9, "token_ids": [0] * 24, "extra_keys": keys})  # fmt: skip
+    assert read.events[0].media[:2] == ((4, "image-1"), (12, "image-2"))
+
+
+def test_media_are_in_order_whatever_order_they_are_told_in():
+    keys = [[["image-2", 40], ["image-1", 2]]]
+    read = batch({"type": "BlockStored", "block_hashes": [1], "parent_block_hash": 9,
+                  "token_ids": [0] * 64, "block_size": 64, "extra_keys": keys})  # fmt: skip
+    assert read.events[0].media == ((2, "image-1"), (40, "image-2"))
+
+
 def test_b115_adapters_by_number_by_name_and_by_none_are_told_apart():
     """Field problem B115 (vllm-project/vllm PR 27728): events with a wrong adapter id."""
 

@@ -189,6 +189,8 @@ def test_addresses_are_those_that_the_engine_bound_at_the_endpoints_host() -> No
         "1": {"endpoint": "tcp://*:5558", "replay_endpoint": None},
         "2": {"endpoint": "tcp://elsewhere:5559"},
         "3": {"endpoint": "tcp://*:5560", "enable_kv_cache_events": False},
+        "4": {"endpoint": "tcp://*:0"},
+        "5": {"endpoint": "tcp://*:65536"},
     })  # fmt: skip
     assert told(endpoint(8000), page) == {
         0: Where("tcp://127.0.0.1:5557", "tcp://127.0.0.1:5657"),

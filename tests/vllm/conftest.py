@@ -104,14 +104,15 @@ def _start(servers: Servers, folder: Path) -> tuple[list[Server], Server, Server
 def _start_split(servers: Servers, model: Path) -> tuple[Server, list[Server], Server]:
     """Start the prefill engine, two that compute what they cannot fetch, one that fails then."""
     weights = "--load-format=safetensors"
-    lease = {"kv_lease_duration": LEASE_SECONDS}
-    keeps = moving("kv_producer", kv_connector_extra_config=lease)
+    # Of engines that decode, too: they renew it for requests that wait there, as often as it asks.
+    lease = {"kv_connector_extra_config": {"kv_lease_duration": LEASE_SECONDS}}
+    keeps = moving("kv_producer", **lease)
     few = f"--num-gpu-blocks-override={BLOCKS}"  # so blocks are soon used again
     prefill = servers.start("prefill", model, weights, few, keeps, env=beside())
-    computes = moving("kv_consumer", kv_load_failure_policy="recompute")
+    computes = moving("kv_consumer", kv_load_failure_policy="recompute", **lease)
     able = [
         servers.start(f"decode-{number}", model, weights, computes, env=beside())
         for number in range(2)
     ]
-    fails = moving("kv_consumer")
+    fails = moving("kv_consumer", **lease)
     return prefill, able, servers.start("strict", model, weights, fails, env=beside())

@@ -6,14 +6,16 @@ answer is right if it is what an engine says that computes the prompt itself.
 
 from __future__ import annotations
 
+import itertools
 import signal
+import time
 
 import pytest
 
 from tests.support.process import eventually
 from tests.support.vllm.servers import Server
 from tests.support.vllm.split import LONG_SECONDS, SplitVllm, prompt_of
-from tests.vllm.conftest import Split
+from tests.vllm.conftest import BLOCKS, Split
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -76,6 +78,14 @@ def test_streams_are_the_same_text(stack: SplitVllm) -> None:
     assert said == stack.local(long)
 
 
+def test_the_first_token_comes_before_the_last_is_made(stack: SplitVllm) -> None:
+    fetched = stack.fetched
+    text = prompt(stack, "early")
+    assert stack.running_at_first_token(text, max_tokens=1500) == 1  # of three seconds
+    assert stack.fetched > fetched
+    stack.wait_idle()
+
+
 @pytest.mark.parametrize("size", ["short", "long"])
 def test_what_would_stop_an_engine_is_taken_from_clients(stack: SplitVllm, size: str) -> None:
     """Such parameters end a vLLM server on an assertion."""
@@ -99,6 +109,77 @@ def test_a_cache_whose_lease_is_over_is_not_used(split: Split) -> None:
 
 def _expired(stack: SplitVllm) -> float:
     return stack.prefill.total(EXPIRED)
+
+
+def overwrite(stack: SplitVllm) -> None:
+    """Let a lease of the prefill engine end, and all its blocks hold other prompts."""
+    expired, numbers = _expired(stack), itertools.count()
+
+    def other() -> None:
+        stack.local(prompt(stack, f"other {time.monotonic()} {next(numbers)}"))
+
+    def over() -> bool:
+        other()
+        return _expired(stack) > expired
+
+    eventually(over, LONG_SECONDS, "the end of the lease")
+    for _ in range(BLOCKS // 5):  # each takes more than five
+        other()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_b138_an_engine_that_hangs_past_the_lease_leaves_no_wrong_answer(
+    split: Split, *, stream: bool
+) -> None:
+    """Answers were made from blocks that the prefill side had freed, with status 200."""
+    stack = split.sidecar
+    fetched, prefilled = stack.fetched, stack.prefilled
+    text = prompt(stack, f"hung {stream}")
+
+    def meanwhile() -> None:
+        try:
+            stack.wait_prefilled(prefilled)
+            overwrite(stack)
+        finally:
+            hang(list(stack.decodes), go_on=True)
+
+    hang(list(stack.decodes))
+    said = stack.ask_while(text, meanwhile, stream=stream)
+    read = stack.fetched
+    assert read > fetched  # blocks that hold another prompt, for an answer that was dropped
+    assert said == stack.local(text)
+    assert stack.ask(text) == said  # although the engine has cached those blocks
+    again = prompt(stack, f"after {stream}")
+    assert stack.ask(again) == stack.local(again)
+    assert stack.fetched > read
+    stack.wait_idle()
+
+
+def test_b138_an_engine_that_is_not_heard_of_gets_no_cache(split: Split) -> None:
+    """The picker is not there when the answer comes: it hands caches to engines that live."""
+    stack = split.remote
+    fetched, text = stack.fetched, prompt(stack, "unheard")
+
+    def meanwhile() -> None:
+        try:
+            eventually(lambda: stack.state()["streams"] or stack.busy(), what="the request")
+            eventually(lambda: _unheard(stack) == len(stack.decodes), LONG_SECONDS, "silence")
+            hang([stack.prefill], go_on=True)
+            stack.wait_prefilled(prefilled)
+            overwrite(stack)
+        finally:
+            hang([stack.prefill, *stack.decodes], go_on=True)
+
+    prefilled = stack.prefilled
+    hang([stack.prefill, *stack.decodes])
+    said = stack.ask_while(text, meanwhile)
+    assert stack.fetched == fetched
+    assert said == stack.local(text)
+    stack.wait_idle()
+
+
+def _unheard(stack: SplitVllm) -> int:
+    return sum(each["load"] is None for each in stack.pool() if each["name"].startswith("decode"))
 
 
 def test_a_prefill_that_is_killed_midway_is_computed_where_it_is_decoded(

@@ -20,6 +20,7 @@ LEASE_SECONDS = 3  #: of the prefill engine; the picker and the sidecar believe 
 LONG_SECONDS = 30.0
 _EXTERNAL = "vllm:prompt_tokens_by_source_total"
 _ASKED = "vllm:request_success_total"
+_RUNNING = "vllm:num_requests_running"
 _CONFIG = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -106,6 +107,26 @@ class SplitVllm(Stack):
         got = asyncio.run(http1.request(self.port, "POST", PATH, head, json.dumps(body).encode()))
         assert got.status == 200, got
         return _streamed(got.body) if body.get("stream") else _text(got.body)
+
+    def running_at_first_token(self, prompt: str, **fields: Any) -> float:
+        """Ask for a stream; return what decode engines run when its first token comes, and leave."""
+        body = json.dumps(_body(prompt, stream=True, **fields)).encode()
+        return asyncio.run(self._at_first_token(body))
+
+    async def _at_first_token(self, body: bytes) -> float:
+        head = {"content-type": "application/json", "content-length": str(len(body))}
+        async with http1.Connection(self.port) as connection, asyncio.timeout(LONG_SECONDS):
+            await connection.send_head("POST", PATH, head)
+            await connection.send(body)
+            answer = await connection.read_head()
+            assert answer.status == 200, answer
+            said = b""
+            async for piece in connection.pieces(answer):
+                said += piece
+                if _streamed(said[: said.rfind(b"\n\n") + 1]):
+                    break
+            assert b"[DONE]" not in said
+            return sum(server.total(_RUNNING) for server in self.decodes)
 
     def ask_while(self, prompt: str, meanwhile: Callable[[], None], **fields: Any) -> str:
         """Ask, do something as soon as that is sent, and return the text of the answer."""

@@ -31,7 +31,7 @@ ROLE = "llm-d.ai/role"
 
 GROUP = "epp/group"
 """Label of a pod: pods with the same value are one engine, each port a rank of it, none of which
-answers without all others. Without it ranks are engines of their own."""
+answers without all others. Without it, or if it is empty, ranks are engines of their own."""
 
 
 @lru_cache(maxsize=8192)

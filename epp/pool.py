@@ -28,6 +28,7 @@ class Pool:
         self._endpoints: dict[EndpointId, Endpoint] = {}
         self._all: tuple[Endpoint, ...] | None = ()
         self._routable: tuple[Endpoint, ...] | None = ()
+        self._short: frozenset[str] = frozenset()  # groups with a rank that is none of those here
         self._forget: list[Forget] = []
         self._changed: list[Changed] = []
 
@@ -87,6 +88,11 @@ class Pool:
         if endpoint is not None and endpoint.reachable is not reachable:
             self.put(msgspec.structs.replace(endpoint, reachable=reachable))
 
+    def set_short_groups(self, groups: frozenset[str]) -> None:
+        """Record of which groups a rank is no endpoint: it has yet to start, say."""
+        if groups != self._short:
+            self._short, self._routable = groups, None
+
     def snapshot(self) -> tuple[Endpoint, ...]:
         """Every endpoint, as of now. O(1) unless something changed since the last call."""
         if self._all is None:
@@ -96,7 +102,7 @@ class Pool:
     def routable(self) -> tuple[Endpoint, ...]:
         """Those that may get a new request.
 
-        Not draining, reachable and awake, and of no group that has a rank which is not. If that
+        Not draining, reachable and awake, and of no group that lacks a rank which is. If that
         leaves nothing, the rules about health are ignored rather than the traffic refused: first that of
         groups, then reachability and sleep, never draining.
         """
@@ -104,7 +110,8 @@ class Pool:
             every = self.snapshot()
             staying = [e for e in every if not e.draining]
             well = [e for e in staying if e.reachable and not (e.load and e.load.asleep)]
-            whole = well if len(well) == len(every) else _of_whole_groups(well, every)
+            all_well = len(well) == len(every) and not self._short
+            whole = well if all_well else _of_whole_groups(well, every, short=self._short)
             self._routable = tuple(whole or well or staying)
         return self._routable
 
@@ -117,8 +124,11 @@ class Pool:
             forget(endpoint_id)
 
 
-def _of_whole_groups(well: Sequence[Endpoint], every: Sequence[Endpoint]) -> list[Endpoint]:
+def _of_whole_groups(
+    well: Sequence[Endpoint], every: Sequence[Endpoint], *, short: frozenset[str]
+) -> list[Endpoint]:
     """Return those of ``well`` whose group has no rank that is not among them."""
-    sizes = Counter(e.labels[GROUP] for e in every if GROUP in e.labels)
-    sizes.subtract(e.labels[GROUP] for e in well if GROUP in e.labels)
-    return [e for e in well if not sizes[e.labels.get(GROUP, "")]]
+    lacking = Counter(dict.fromkeys(short, 1))
+    lacking.update(group for e in every if (group := e.labels.get(GROUP)))
+    lacking.subtract(group for e in well if (group := e.labels.get(GROUP)))
+    return [e for e in well if not lacking[e.labels.get(GROUP, "")]]

@@ -3,7 +3,8 @@
 It is told of pods and of the pool in any order, and twice if need be. It does no I/O.
 
 A pod that is not ready, or is being deleted, gets nothing new and keeps what it has: its requests
-stay booked and its cache stays known until it is gone. One that was never ready is not here.
+stay booked and its cache stays known until it is gone. One that was never ready is not here, but
+the other pods of its group get nothing until it is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from epp.collect.parse.inference_pools import PoolSpec
 from epp.collect.parse.pods import Pod, endpoints_of
-from epp.model import Endpoint
+from epp.model import GROUP, Endpoint
 from epp.pool import Pool
 
 Name = tuple[str, str]  #: namespace and name: at any time of one pod only
@@ -34,6 +35,7 @@ class Members:
         self._report = report
         self._pods: dict[Name, Pod] = {}
         self._endpoints: dict[Name, tuple[Endpoint, ...]] = {}
+        self._awaited: dict[Name, str] = {}  # groups of pods that have no endpoint yet
 
     def follow(self, spec: PoolSpec | None) -> None:
         """Have the endpoints that ``spec`` asks for; None has none."""
@@ -65,6 +67,7 @@ class Members:
         self._pods.pop(name, None)
         for endpoint in self._endpoints.pop(name, ()):
             self._pool.remove(endpoint.id)
+        self._await(name, "")
 
     def _apply(self, name: Name, pod: Pod, *, before: Pod) -> None:
         old = self._endpoints.get(name, ())
@@ -80,6 +83,22 @@ class Members:
             self._endpoints[name] = new
         else:
             self._endpoints.pop(name, None)
+        self._await(name, "" if new or pod.serving else self._group(pod))
+
+    def _await(self, name: Name, group: str) -> None:
+        """Note that a group lacks this pod; "" if none does."""
+        if self._awaited.get(name, "") == group:
+            return
+        self._awaited.pop(name, None)
+        if group:
+            self._awaited[name] = group
+        self._pool.set_short_groups(frozenset(self._awaited.values()))
+
+    def _group(self, pod: Pod) -> str:
+        """Return which group of the pool's a pod is of, or is going to be; "" if of none."""
+        spec = self.spec
+        chosen = spec is not None and not pod.over and spec.chooses(pod.labels)
+        return pod.labels.get(GROUP, "") if chosen else ""
 
     def _wanted(self, pod: Pod, *, known: bool) -> tuple[Endpoint, ...]:
         spec = self.spec

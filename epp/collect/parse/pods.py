@@ -5,7 +5,8 @@ UID and the port, so a pod that is created again under its old name, or an addre
 another pod gets, is another endpoint.
 
 **Source:** Kubernetes' Pod (``core/v1``); the pod annotations and labels of llm-d's endpoint
-picker, with the older GAIE names; the label ``sleeping`` of vLLM's production stack.
+picker, with the older GAIE names; the label ``sleeping`` of vLLM's production stack; the labels of
+Kubernetes' LeaderWorkerSet.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any, Literal
 import msgspec
 
 from epp.collect.parse.endpoints import DRAINING_LABEL, FIRST_RANK_LABEL, is_rank
-from epp.model import NO_LABELS, Endpoint, EndpointId
+from epp.model import GROUP, NO_LABELS, Endpoint, EndpointId
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 """Annotations, the current name first: which of the target ports the pod really serves."""
+LEADER_WORKER_GROUP = "leaderworkerset.sigs.k8s.io/group-key"
+"""Label that a LeaderWorkerSet gives the pods of each of its groups; `GROUP` wins over it."""
 SLEEPING_LABEL = "sleeping"  #: "true": the engine sleeps, its caches are gone
 OVER = frozenset({"Succeeded", "Failed"})  #: phases after which no container runs again
 
@@ -118,6 +121,8 @@ def read_pod(manifest: Mapping[str, Any], family: Family = "") -> Pod:
     about, status, spec = found.metadata, found.status or _Status(), found.spec or _Spec()
     labels, notes = about.labels or {}, about.annotations or {}
     active, problem = _active(notes)
+    if GROUP not in labels and LEADER_WORKER_GROUP in labels:
+        labels = {GROUP: labels[LEADER_WORKER_GROUP], **labels}
     if FIRST_RANK_LABEL in notes:
         labels = {FIRST_RANK_LABEL: notes[FIRST_RANK_LABEL], **labels}
     if not problem and not is_rank(labels.get(FIRST_RANK_LABEL, "0")):

@@ -8,6 +8,7 @@ import time
 from typing import Protocol
 
 TURN_SECONDS = 0.001  #: of one turn of the loop; a request takes a few turns
+TOLD_SECONDS = 60.0  #: between two failures that are logged
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ class Pump:
         self._ready: dict[Worker, None] = {}
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.Handle | None = None
+        self._told_at = -TOLD_SECONDS
 
     def __contains__(self, worker: Worker) -> bool:
         return worker in self._ready
@@ -51,8 +53,14 @@ class Pump:
                 if worker.work():
                     self._ready[worker] = None
             except Exception:  # noqa: BLE001 - one engine's oddity must not end the others' feeds
-                _log.exception("a feed of KV events failed")
+                self._tell(self._loop.time())
             if time.perf_counter() >= until:
                 break
         if self._ready:
             self._handle = self._loop.call_soon(self._run)
+
+    def _tell(self, now: float) -> None:
+        """Log a failure, if none was for a while: what fails with each message would fill the log."""
+        if now - self._told_at >= TOLD_SECONDS:
+            self._told_at = now
+            _log.exception("a feed of KV events failed")

@@ -9,10 +9,12 @@ from epp.ledger import Ledger
 from epp.model import BlockHash, Ending, EndpointId, Medium, Outcome, Pick
 from epp.prefix.approx import ApproxPrefixCacheProducer
 from epp.prefix.media import MmEmbeddingsCacheProducer
-from epp.serve.counts import watch_encoders, watch_pipeline, watch_speeds
+from epp.prefix.precise import PrecisePrefixCacheProducer
+from epp.serve.counts import watch_encoders, watch_events, watch_pipeline, watch_speeds
 from epp.telemetry.metrics import Metrics
 from epp.ttft.forecast import Forecaster
 from tests.support import build
+from tests.support.kv import A, stored
 from tests.support.pipelines import World
 
 
@@ -43,6 +45,38 @@ def test_the_prefix_index_s_size_and_the_pool_s_saturation_are_told() -> None:
     (line,) = sample(metrics, "llm_d_epp_prefix_indexer_size{")
     assert 'plugin_type="approx-prefix-cache-producer"' in line
     assert float(line.split()[-1]) == 3.0
+
+
+def test_the_index_of_events_and_how_far_each_engine_is_believed_are_told() -> None:
+    world, metrics = World(), Metrics(process=False)
+    pipeline = world.pipeline("""
+plugins:
+- type: precise-prefix-cache-producer
+  parameters: {indexerConfig: {kvBlockIndexConfig: {maxBytes: 100000}}}
+- type: prefix-cache-scorer
+  parameters: {prefixMatchInfoProducerName: precise-prefix-cache-producer}
+""")
+    watch_events(metrics, lambda: pipeline, world.pool)
+    made = pipeline.plugins["precise-prefix-cache-producer"]
+    assert isinstance(made, PrecisePrefixCacheProducer)
+    world.pool.put(build.endpoint("a"))
+    made.index.join(A)
+    sequence = made.engines.add(A, 0, can_ask=True).sequence
+    made.index.apply(A, [stored(16, 1, parent=1), *[stored(n * 10**6, 1000) for n in range(1, 9)]])
+    sequence.live(3, b"", at=1.0, now=0.0)
+
+    def told(name: str) -> float:
+        (line,) = sample(metrics, name)
+        return float(line.split()[-1])
+
+    figures = made.index.figures()
+    assert told("epp_kv_blocks{") == figures["blocks"] > 0
+    assert told("epp_kv_refused_blocks_total{") == 8000 - figures["blocks"] > 0
+    assert 0 < told("epp_kv_bytes{") < 200_000
+    assert told("epp_kv_waiting_events{") == told("epp_kv_gaps_total{") == 1
+    (line,) = sample(metrics, "epp_kv_trust{")
+    assert 'level="prior"' in line
+    assert 'reason="not_connected"' in line
 
 
 def test_what_an_endpoint_s_own_answers_taught_is_told_and_no_guess() -> None:

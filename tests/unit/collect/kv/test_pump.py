@@ -28,8 +28,9 @@ def test_a_worker_that_fails_is_told_of_once_and_the_others_go_on(
 ) -> None:
     async def run() -> None:
         pump, good, bad = Pump(), Counting(50), Counting(9, fails_at=5)
-        pump.wake(bad)
-        pump.wake(good)
+        others = [Counting(1, fails_at=1) for _ in range(20)]
+        for each in (bad, good, *others):
+            pump.wake(each)
         async with asyncio.timeout(10):
             while good.left:
                 await asyncio.sleep(0)

@@ -8,6 +8,7 @@ from epp.model import EndpointId
 from epp.prefix.exact.events import Cleared, Removed, Stored, Tier
 from epp.prefix.exact.index import FEW, ExactIndex
 from epp.prefix.exact.keys import Keys, Prompt
+from epp.prefix.exact.source import ROWS
 from tests.support.kv import A, B, captured, held, index, packed, prompt, stored
 
 
@@ -277,6 +278,24 @@ def test_a_placeholder_that_comes_before_its_tokens_counts_once_they_are_told():
     assert of.look_up(prompt(0, 16)).lower == {A: (0, 0, 1, 0, 0)}
     of.apply(A, [Removed((1,), Tier.CPU)])
     assert held(of, prompt(0, 16)) == {}
+
+
+def test_dropping_an_endpoint_masks_it_at_once_and_touches_a_bounded_part_of_its_rows():
+    of = index(A, B, most_bytes=20_000_000)
+    of.apply(A, [stored(0, 50_000)])
+    of.apply(B, [stored(0, 1)])
+    of.forget(A)
+    assert held(of, prompt(0, 16)) == {B: 1}
+    assert of.figures()["blocks"] > 50_000 - 2 * ROWS
+    of.join(A)
+    of.apply(A, [stored(16, 1, parent=None)])
+    assert held(of, prompt(0, 32)) == {B: 1}
+    left = of.figures()["blocks"]
+    while of.sweeping:
+        of.sweep(1)
+        assert left - of.figures()["blocks"] <= ROWS
+        left = of.figures()["blocks"]
+    assert (held(of, prompt(0, 32)), left) == ({B: 1}, 2)
 
 
 def test_an_endpoint_that_joins_again_and_again_leaves_nothing_behind():

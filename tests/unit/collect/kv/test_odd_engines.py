@@ -8,6 +8,7 @@ import functools
 import msgspec
 import pytest
 import zmq
+from msgspec import structs
 
 from epp.clock import SystemClock
 from epp.collect.kv import central, link, subscriptions
@@ -140,6 +141,27 @@ def test_engines_that_are_asked_for_old_messages_wait_for_their_turns(
             await asyncio.gather(task, return_exceptions=True)
             assert not feeds._line.replaying
         assert 1 <= most <= 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("layout", ["map", "array"])  # a replay of four frames, and of three
+def test_an_engine_whose_buffer_is_wrapped_is_known_from_the_oldest_it_has(layout: str) -> None:
+    async def run() -> None:
+        options = structs.replace(PUBLISHING, kv_events_buffer=3, kv_events_layout=layout)
+        async with served(options) as [(_, port)]:
+            made, texts = producer(), [text(64, seed=number) for number in range(7)]
+            for each in texts[:6]:
+                await asked(port, each)
+            async with subscribed(made, endpoint(port)):
+                pod = endpoint(port).id
+                wanted = Trust(Level.PREDICTED, "history_lost")
+                await until(lambda: made.trust(pod) == wanted, "what it has")
+                await until(lambda: held(made, port, texts[5]) == 4, "the newest")
+                assert [held(made, port, each) for each in texts] == [0, 0, 0, 4, 4, 4, 0]
+                await asked(port, texts[6])
+                await until(lambda: held(made, port, texts[6]) == 4, "what came later")
+                assert made.engines.get(pod).sequence.lost == 3
 
     asyncio.run(run())
 

@@ -37,7 +37,7 @@ from epp.lanes.lane import Shared, Told
 from epp.lanes.many import Many
 from epp.lanes.one import One
 from epp.lanes.ports import Ports
-from epp.process import garbage
+from epp.process import descriptors, garbage
 from epp.process.placement import stay_together
 from epp.serve.admin_port import admin_of
 from epp.serve.counts import StreamCounts
@@ -64,6 +64,7 @@ def run(options: ServeOptions) -> int:
     logs.set_up(options.verbosity, options.log_format)
     for warning in options.warnings:
         log.warning(warning)
+    descriptors.raise_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(App(options).run())

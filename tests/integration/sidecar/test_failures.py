@@ -213,6 +213,25 @@ def test_b138_a_decode_engine_that_hangs_past_the_lease_leaves_no_wrong_answer(
     with_sidecar(use, prefills=[changed(PREFILL, kv_lease_duration=25.0)], kv_lease=1.0)
 
 
+def test_an_answer_in_one_piece_is_proven_by_what_is_asked_after_it() -> None:
+    async def use(bench: Bench) -> None:
+        expected = await bench.local()
+        await bench.decode_call("sleep")
+        split = asyncio.create_task(bench.text())
+
+        async def probed() -> bool:
+            return bench.decode.engine.waiting == 2
+
+        await eventually(probed)
+        await bench.decode_call("wake_up")
+        assert await split == expected
+        assert bench.external
+        assert bench.count("epp_sidecar_dropped_answers_total") == 0
+
+    # A quarter of nine tenths of it are waited for; the engine has the rest to go on in.
+    with_sidecar(use, kv_lease=8.0)
+
+
 def test_an_engine_that_is_started_again_is_not_doubted() -> None:
     async def use(bench: Bench) -> None:
         await bench.decode_call("sleep")

@@ -132,6 +132,27 @@ def test_a_client_that_leaves_does_not_take_the_proof_with_it(answers: Answers, 
     with_trust(use, answers)
 
 
+def test_an_engine_that_takes_no_connection_is_asked_again() -> None:
+    asked: list[Raw] = []
+
+    async def at_last(model: Raw) -> None:
+        asked.append(model)
+        if len(asked) < 2:
+            raise TimeoutError
+
+    async def use(trust: Trust, metrics: Metrics) -> None:
+        with trust.reading(STREAM, ends_in(LONG)):
+            pass
+
+        async def decided() -> bool:
+            return len(asyncio.all_tasks()) == 1
+
+        await eventually(decided)
+        assert (len(asked), doubts(metrics)) == (2, 0)
+
+    with_trust(use, at_last)
+
+
 def test_reads_that_overlap_are_one_doubt_and_those_after_another() -> None:
     async def use(trust: Trust, metrics: Metrics) -> None:
         with trust.reading(STREAM, ends_in(SHORT)), trust.reading(STREAM, ends_in(SHORT)):

@@ -238,7 +238,7 @@ def _tokens(model: Model, form: str, body: bytes) -> Tokens:
         return Tokens(ids[0], sum(map(len, ids)) // 4, "local")
     except TemplateError:
         raise NoTokens("template") from None
-    except (ValueError, TypeError, KeyError, IndexError):
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         raise NoTokens("unreadable") from None
 
 

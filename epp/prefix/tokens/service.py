@@ -103,15 +103,19 @@ class Service:
                 return _tokens(page, "render")
             if status not in (404, 405):
                 raise NoTokens("refused")
-            if len(self._no_render) >= MOST_AT_ONCE:
-                self._no_render.clear()
-            self._no_render.add(where)
         if request.multimodal:
             raise NoTokens("media")  # /tokenize does not say where they are
         status, page = await self._post(where + TOKENIZE, request)
         if status != 200:
             raise NoTokens("refused")
+        self._note(where)
         return _tokens(page, "tokenize")
+
+    def _note(self, where: str) -> None:
+        """Note that there is no render path; a model that is not known is 404 there and elsewhere."""
+        if len(self._no_render) >= MOST_AT_ONCE:
+            self._no_render.clear()
+        self._no_render.add(where)
 
     async def _post(self, url: str, request: InferenceRequest) -> tuple[int, bytes]:
         headers = {"content-type": "application/json"}
@@ -136,7 +140,7 @@ class Service:
 def _tokens(page: bytes, source: str) -> Tokens:
     try:
         told = _read(page)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise NoTokens("unreadable") from None
     prompts = told if isinstance(told, list) else [told]
     every = [each.token_ids if each.token_ids is not None else each.tokens for each in prompts]

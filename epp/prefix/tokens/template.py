@@ -69,7 +69,7 @@ class ChatTemplate:
                     **(more if isinstance(more, dict) else {}),
                 }
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except Exception as error:  # what a template computes from a request can fail in any way
             raise TemplateError(type(error).__name__) from error
 
     def _message(self, message: Any) -> Any:

@@ -109,6 +109,13 @@ def test_what_cannot_be_tokenized_says_why(
         told(folder, asked)
 
 
+def test_a_request_that_is_nested_too_deeply_to_read_goes_on_without(folder: Path) -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    body = b'{"messages": [{"role": "user", "content": "hi"}], "tools": ' + deep + b"}"
+    with pytest.raises(NoTokens, match="unreadable"):
+        told(folder, InferenceRequest("r", {}, body, format="chat"))
+
+
 def test_a_tokenizer_that_takes_too_long_is_not_waited_for(folder: Path) -> None:
     backend = Local(str(folder), seconds=0.05)
 
@@ -148,6 +155,8 @@ def test_parts_of_text_are_joined_unless_the_template_reads_parts() -> None:
     "text",
     [
         "{{ raise_exception('no') }}",
+        "{{ 1 / messages | length }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
         "{{ messages.append(1) }}",
         "{{ ''.__class__.__mro__ }}{{ ''.__class__.__mro__[1].__subclasses__() }}",
     ],

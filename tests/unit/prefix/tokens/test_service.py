@@ -92,6 +92,20 @@ def test_an_engine_without_a_render_path_is_asked_to_tokenize_and_not_again() ->
     asyncio.run(run())
 
 
+def test_a_model_that_is_not_known_says_nothing_about_the_render_path() -> None:
+    async def run() -> None:
+        pages: dict[str, Any] = {}
+        async with served(pages) as (url, _):
+            service = Service(url, seconds=5, media_seconds=5, chooser=random.Random(1))
+            with pytest.raises(NoTokens, match="refused"):
+                await service.tokens(CHAT, ())
+            pages["/v1/chat/completions/render"] = '{"token_ids": [1]}'
+            assert (await service.tokens(CHAT, ())).source == "render"
+            await service.close()
+
+    asyncio.run(run())
+
+
 def test_of_several_prompts_the_first_is_known_and_all_count() -> None:
     async def run() -> None:
         pages = {"/v1/completions/render": '[{"token_ids": [1]}, {"token_ids": [2, 3]}]'}
@@ -123,6 +137,7 @@ def test_media_are_named_where_they_begin() -> None:
     ("page", "reason"),
     [
         ("hang", "timeout"), (500, "refused"), (400, "refused"), (404, "refused"),
+        ('{"token_ids": [1], "x": ' + "[" * 100_000, "unreadable"),
         ("no json", "unreadable"), ("{}", "unreadable"), ("[]", "unreadable"),
         ('{"token_ids": [-1]}', "unreadable"), ('{"token_ids": ["a"]}', "unreadable"),
     ],

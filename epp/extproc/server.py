@@ -241,12 +241,20 @@ class Stream:
             return
         if self._failed:
             exchange.end(Outcome.FAILED)
-        elif not (self._forwarded and session.unseen(closed=self._closed)):
-            exchange.end(Outcome.ABANDONED)
-        elif self._service.unseen is None:
-            exchange.end(Outcome.UNKNOWN)
+        elif self._forwarded:
+            self._leave(exchange, unseen=session.unseen(closed=self._closed))
         else:
-            self._service.unseen.adopt(exchange)
+            exchange.end(Outcome.ABANDONED)
+
+    def _leave(self, exchange: Exchange, *, unseen: bool) -> None:
+        """Leave it to others to tell how an answer ends that is ``unseen``, or has broken off."""
+        keeper = self._service.unseen
+        if keeper is not None and (unseen or keeper.logs_connected):
+            if not unseen:
+                exchange.break_off()
+            keeper.adopt(exchange)
+        else:
+            exchange.end(Outcome.UNKNOWN if unseen else Outcome.ABANDONED)
 
     async def _step(self, data: bytes | None) -> None:
         """Take one message, None for the gateway's silence; write what it asks for."""

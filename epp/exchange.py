@@ -48,7 +48,7 @@ class Exchange:
 
     __slots__ = (
         "_book", "_clock", "_ended_at", "_first_byte_at", "_observers", "_on_error",
-        "_reservations", "_status", "attempts", "book_prefill", "ended", "flags", "leg", "pick", "picked_at",
+        "_reservations", "_status", "attempts", "book_prefill", "broken", "ended", "flags", "leg", "pick", "picked_at",
         "released", "request", "response_bytes", "sent", "served", "streamed", "tail", "usage",
     )  # fmt: skip
 
@@ -69,6 +69,7 @@ class Exchange:
         self.leg: PrefillLeg | None = None  #: what became of a prefill that we ran elsewhere
         self.ended = False
         self.released = False  #: its bookings were given back
+        self.broken = False  #: its answer broke off
         self.served = ""  #: ``host:port`` that served, as the gateway says
         self.usage: Usage | None = None
         self.attempts: int | None = None  #: endpoints tried, as the gateway says
@@ -188,6 +189,12 @@ class Exchange:
         self.released = True
         for reservation in self._reservations:
             reservation.release()
+
+    def break_off(self) -> None:
+        """Its stream broke, so that it is over: the gateway may still say at whose end."""
+        self.broken = True
+        self._ended_at = self._clock.now()
+        self.release()
 
     def complete(self) -> None:
         """The response is whole."""

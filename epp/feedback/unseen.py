@@ -7,6 +7,9 @@ itself runs on. Its booking must stay in the ledger until then, and neither may 
 * its endpoint is gone, or a scrape taken a while after the pick shows nothing queued or running;
 * at the very latest after `MAX_AGE` seconds.
 
+An answer that passed through us and broke off is over, and was the client's doing or the engine's.
+Only an entry tells: without one for `BROKEN_SECONDS` the client is taken to have left.
+
 An entry may never come: Envoy opens its log only when its first request has ended, and loses what
 it has not sent when the log breaks. So without a log, and for those that were open when one broke,
 the booking alone is released as soon as a scrape has seen the request, since from then on the
@@ -32,6 +35,7 @@ from epp.feedback.shortfall import Shortfall
 from epp.model import Endpoint, EndpointId, Outcome
 
 MAX_AGE = 3600.0  #: seconds an exchange may stay unseen, whatever the evidence
+BROKEN_SECONDS = 5.0  #: that an entry is waited for of an answer that broke off
 SEEN_AFTER = 1.0  #: seconds after which a scrape must include a request that was forwarded
 EMPTY_AFTER = 5.0
 """Seconds after which a scrape that shows an empty engine tells of an end, and not of a request
@@ -157,6 +161,8 @@ class Unseen:
             exchange.release()
 
     def _is_over(self, exchange: Exchange, since: float, now: float) -> bool:
+        if exchange.broken:
+            return now - since > BROKEN_SECONDS
         endpoint = self._pool.get(exchange.pick.endpoints[0].id)
         if endpoint is None or now - since > MAX_AGE:
             return True
@@ -176,8 +182,8 @@ class Unseen:
         del same[exchange]
         if not same:
             del self._open[request_id]
-        self.reaped += 1
-        exchange.end(Outcome.UNKNOWN)
+        self.reaped += not exchange.broken
+        exchange.end(Outcome.ABANDONED if exchange.broken else Outcome.UNKNOWN)
 
 
 def _meant(waiting: dict[Exchange, float], served: str) -> Exchange:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from envoy_data_plane.envoy.config.accesslog.v3 import AccessLog
+from envoy_data_plane.envoy.config.accesslog.v3 import (
+    AccessLog,
+    AccessLogFilter,
+    ResponseFlagFilter,
+)
 from envoy_data_plane.envoy.config.core.v3 import (
     ApiVersion,
     GrpcService,
@@ -60,8 +64,8 @@ def filters(options: GatewayOptions) -> list[HttpFilter]:
 
 
 def access_logs(options: GatewayOptions) -> list[AccessLog]:
-    """Return how Envoy tells the picker about answers that it does not see."""
-    if options.mode != "lean":
+    """Return how Envoy tells the picker about answers that it does not see, or not the end of."""
+    if options.mode == "direct":
         return []
     config = HttpGrpcAccessLogConfig(
         common_config=CommonGrpcAccessLogConfig(
@@ -73,7 +77,10 @@ def access_logs(options: GatewayOptions) -> list[AccessLog]:
         additional_request_headers_to_log=[REQUEST_ID],
         additional_response_headers_to_log=["content-type"],
     )
-    return [AccessLog(name="envoy.access_loggers.http_grpc", typed_config=Packed.pack(config))]
+    log = AccessLog(name="envoy.access_loggers.http_grpc", typed_config=Packed.pack(config))
+    if options.mode == "stock":  # of an answer that broke off, a stream does not tell at whose end
+        log.filter = AccessLogFilter(response_flag_filter=ResponseFlagFilter())
+    return [log]
 
 
 def _picker(options: GatewayOptions) -> ExternalProcessor:

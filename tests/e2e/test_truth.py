@@ -9,6 +9,7 @@ import random
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from epp.cli import main
 from tests.support import http1
 from tests.support.backend import wanted
+from tests.support.process import eventually
 from tests.support.stack import Stack
 
 pytestmark = pytest.mark.e2e
@@ -131,10 +133,10 @@ USAGE = (
 CHUNK = 'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
 STREAM = {"content-type": "text/event-stream"}
 JSON = {"content-type": "application/json"}
-LEAVES_EARLY, NEVER_ANSWERED, RETRIED = 6, 7, (8, 9)
+BROKEN_OFF, LEAVES_EARLY, NEVER_ANSWERED, RETRIED = 5, 6, 7, (8, 9)
 STREAMS = (0, 1)  #: whole ones, from the endpoint picked
 PIECES = (0, 1, 3)  #: in three pieces or more, with a pause before each
-WAITED_FOR = (0, 1, 2, 3, 8, 9)  #: with a pause before the first byte
+WAITED_FOR = (0, 1, 2, 3, BROKEN_OFF, 8, 9)  #: with a pause before the first byte
 PARTS = ("remote_prefill_seconds", "queue_seconds", "prefill_seconds", "rest_seconds")
 
 
@@ -143,7 +145,7 @@ def kind_of(i: int) -> int:
 
 
 def answer_of(i: int) -> dict[str, Any]:
-    """What request ``i`` is answered: streams, whole answers, errors, and those clients leave."""
+    """What request ``i`` is answered: streams, whole answers, errors, and what is not ended."""
     usage = USAGE % (900 + i, 16 * i)
     events = f"{CHUNK * 5}data: {{{usage}}}\n\ndata: [DONE]\n\n"
     whole = f'{{"choices":[],{usage}}}'
@@ -153,8 +155,8 @@ def answer_of(i: int) -> dict[str, Any]:
         {"text": CHUNK * 6, "pieces": 4, "headers": STREAM, **slow},
         {"text": whole, "headers": JSON, "wait": pause_of(i)},
         {"text": whole, "pieces": 3, "headers": JSON, **slow},
-        {"text": '{"error":{}}', "status": 500, "headers": JSON},
-        {"text": '{"error":{}}', "status": 429, "headers": JSON},
+        {"text": '{"error":{}}', "status": 500 if i % 20 < 10 else 429, "headers": JSON},
+        {"text": CHUNK * 6, "pieces": 6, "headers": STREAM, "die_after": 4 * len(CHUNK), **slow},
         {"kind": "bytes", "size": 100_000, "pieces": 1000, "wait": 0.05, "chunked": True,
          "headers": STREAM},
         {"kind": "hang"},
@@ -165,7 +167,7 @@ def answer_of(i: int) -> dict[str, Any]:
 
 def body_of(i: int) -> bytes:
     """What is asked: a stream where one is answered."""
-    streams = kind_of(i) in (*STREAMS, LEAVES_EARLY, 8)
+    streams = kind_of(i) in (*STREAMS, BROKEN_OFF, LEAVES_EARLY, 8)
     return BODY.replace(b'{"model"', b'{"stream":true,"model"') if streams else BODY
 
 
@@ -193,16 +195,22 @@ async def send(stack: Stack, i: int) -> tuple[str, float]:
         await connection.send_head("POST", CHAT, {**headers, "content-length": length})
         await connection.send(body_of(i))
         if kind_of(i) == NEVER_ANSWERED:
-            await asyncio.sleep(0.3)  # long enough to have been forwarded
+            await asyncio.to_thread(eventually, lambda: is_decided(stack, i), 30.0)
+            await asyncio.sleep(0.1)  # long enough to have been forwarded
             return "", math.inf
         answer = await connection.read_head()
         pieces = connection.pieces(answer)
         await anext(pieces)
         first = time.monotonic() - began
         if kind_of(i) != LEAVES_EARLY:
-            async for _ in pieces:
-                pass
+            with suppress(asyncio.IncompleteReadError):
+                async for _ in pieces:
+                    pass
         return server_of(stack, answer), first
+
+
+def is_decided(stack: Stack, i: int) -> bool:
+    return page(stack, f"/debug/explain?request_id=r-{i}")[0] == 200
 
 
 def server_of(stack: Stack, answer: http1.Answer) -> str:
@@ -235,8 +243,9 @@ def records(folder: Path, mode: Any, **gateway: Any) -> dict[str, Any]:
     config.write_text(CHOOSING % stack.backend_ports[1])
     with stack:
         stack.backends[0].kill()
-        ask(stack, "first")  # Envoy opens its log with the first one's end
+        ask(stack, "first", **wanted(kind="drop"))  # Envoy opens its log with one that fails
         stack.wait_idle()
+        eventually(lambda: stack.state()["access_logs"], what="Envoy's access log")
         answered = asyncio.run(send_all(stack))
         stack.wait_idle()
         _, told = page(stack, f"/debug/decisions?limit={COUNT + 10}")
@@ -339,7 +348,7 @@ def test_the_parts_of_a_first_byte_add_up_to_it_in_both_and_streams_are_split(bo
                 assert len(known) == 3, (number, record)
                 assert sum(known) == pytest.approx(parts["engine_seconds"], abs=5e-6)
                 split[mode] += 1
-            elif kind_of(number) != LEAVES_EARLY:
+            elif kind_of(number) not in (BROKEN_OFF, LEAVES_EARLY):
                 assert not known, (number, record)
     # All but those that were picked before the first stream had ended.
     assert min(split.values()) > COUNT * len(STREAMS) // KINDS - 2 * AT_ONCE

@@ -6,7 +6,15 @@ import msgspec
 
 from epp.clock import ManualClock
 from epp.exchange import Exchange
-from epp.feedback.unseen import EARLY_ENTRIES, EARLY_ID, MAX_AGE, RELEASED, Entry, Unseen
+from epp.feedback.unseen import (
+    BROKEN_SECONDS,
+    EARLY_ENTRIES,
+    EARLY_ID,
+    MAX_AGE,
+    RELEASED,
+    Entry,
+    Unseen,
+)
 from epp.ledger import Ledger
 from epp.model import Endpoint, Outcome, Pick, Usage
 from epp.pool import Pool
@@ -344,6 +352,44 @@ def test_an_endpoint_that_is_gone_takes_its_exchanges_along() -> None:
     world.unseen.sweep()
     assert len(world.unseen) == 0
     assert len(world.diary.endings) == 2
+
+
+def broken(world: World) -> None:
+    """An answer of which a byte came through us breaks off 3 s after the pick."""
+    exchange = world.exchange()
+    exchange.response_head(200, streamed=True)
+    exchange.response_piece(5)
+    world.clock.advance(3)
+    exchange.break_off()
+    world.unseen.log_opened()
+    world.unseen.adopt(exchange)
+
+
+def test_an_answer_that_broke_off_is_over_and_its_entry_tells_at_whose_end() -> None:
+    world = World()
+    began = world.clock.now()
+    broken(world)
+    assert world.in_flight == (0, 0)
+    assert not world.diary.endings
+    world.clock.advance(1)
+    world.unseen.entry(done(outcome=Outcome.FAILED, flags="upstream_connection_termination"))
+    (ending,) = world.diary.endings
+    assert (ending.outcome, ending.status, ending.streamed) == (Outcome.FAILED, 200, True)
+    assert (ending.first_byte_at, ending.at) == (began, began + 3)
+    assert ending.flags == "upstream_connection_termination"
+
+
+def test_without_an_entry_the_client_is_taken_to_have_left_an_answer_that_broke_off() -> None:
+    world = World()
+    broken(world)
+    world.pool.remove(world.endpoint.id)
+    world.clock.advance(BROKEN_SECONDS)
+    world.unseen.sweep()
+    assert not world.diary.endings
+    world.clock.advance(0.1)
+    world.unseen.sweep()
+    assert [each.outcome for each in world.diary.endings] == [Outcome.ABANDONED]
+    assert (len(world.unseen), world.unseen.reaped) == (0, 0)
 
 
 def test_nothing_stays_for_ever() -> None:

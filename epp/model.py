@@ -245,6 +245,7 @@ class PrefillLeg(msgspec.Struct, frozen=True):
     at: float  #: seconds on `Clock.now()` when the request could go on
     seconds: float | None = 0.0  #: from the pick until then; None where it went on beside
     attempts: int = 0  #: endpoints that were asked
+    lost: float = 0.0  #: of `seconds`, at an endpoint that was asked before
 
 
 class Usage(msgspec.Struct, frozen=True):

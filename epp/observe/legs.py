@@ -53,10 +53,10 @@ def seconds_of(leg: PrefillLeg, pick: Pick, ending: Ending) -> dict[str, float]:
     found: dict[str, float] = {}
     expected = pick.expected
     if leg.seconds is not None:
-        queue = 0.0
+        queue, took = 0.0, leg.seconds - leg.lost
         if expected is not None and expected.speed is not None and leg.endpoint is pick.prefill:
-            queue = min(expected.queued * expected.speed.per_token, leg.seconds)
-        found |= {"queue": queue, "compute": leg.seconds - queue}
+            queue = min(expected.queued * expected.speed.per_token, took)
+        found |= {"queue": queue, "compute": took - queue}
     if ending.streamed and ending.first_byte_at is not None:
         found["transfer"] = max(ending.first_byte_at - leg.at, 0.0)
     return found

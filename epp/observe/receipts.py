@@ -293,6 +293,7 @@ def _leg(leg: PrefillLeg | None) -> Shown | None:
         "reason": leg.reason or None,
         "seconds": None if leg.seconds is None else round(leg.seconds, 6),
         "attempts": leg.attempts,
+        "lost_seconds": round(leg.lost, 6),
     }
 
 

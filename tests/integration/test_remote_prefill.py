@@ -111,6 +111,7 @@ def test_b144_a_retry_on_another_endpoint_says_nothing_of_the_first() -> None:
             exchange.end(Outcome.COMPLETED)  # the picker chooses one of equals by chance
         assert exchange.leg is not None
         assert (exchange.leg.reason, exchange.leg.attempts) == ("retried", 2)
+        assert 0.0 < exchange.leg.lost < (exchange.leg.seconds or 0.0)
         assert exchange.leg.endpoint == case.endpoints["p1"]
         params = json.loads(exchange.request.body)["kv_transfer_params"]
         assert params["remote_engine_id"] == engines[2].transfers.engine_id
@@ -338,6 +339,7 @@ def test_b134_sglangs_legs_run_at_once_and_a_failed_one_ends_the_other() -> None
     async def main() -> None:
         async with both() as (asked, case):
             exchange = await case.route()
+            await until(lambda: len(asked["/v1/completions"]) > 0)
             (body,) = asked["/v1/completions"]
             assert body == json.loads(exchange.request.body)  # both get the same
             assert body["bootstrap_host"] == "127.0.0.1"
@@ -351,7 +353,12 @@ def test_b134_sglangs_legs_run_at_once_and_a_failed_one_ends_the_other() -> None
             asked["go"].append(500)
             await until(lambda: len(asked["/abort_request"]) == 1)
             assert asked["/abort_request"][0]["rid"] == json.loads(failing.request.body)["rid"]
+            assert case.booked("p0") == (0, 0)
             failing.end(Outcome.FAILED)
+            assert [(each.leg.endpoint, each.leg.reason) for each in case.diary.endings] == [
+                (case.endpoints["p0"], ""),
+                (None, "failed"),
+            ]
             await until(lambda: case.idle)
 
     asyncio.run(main())

@@ -119,13 +119,14 @@ class PrefillClient:
         reason, asked = "no-healthy-endpoint", 0
         seconds = self._budget(request, began)
         for endpoint, life in [(each, self._life(each)) for each in able]:
-            left = seconds - (self._clock.now() - began)
+            lost = self._clock.now() - began
+            left = seconds - lost
             if asked and (left < seconds / 2 or not self._health.may_retry()):
                 break
             if endpoint is not pick.prefill:
                 legs.prefill_at(endpoint)
             asked += 1
-            this = _Try(pick, legs, life, began=began, asked=asked)
+            this = _Try(pick, legs, life, began=began, asked=asked, lost=lost)
             try:
                 async with asyncio.timeout(left):
                     return await self._once(request, endpoint, this)
@@ -214,8 +215,8 @@ class PrefillClient:
         except asyncio.CancelledError:
             self.counts["abandoned"] += 1
         except LegFailed as failure:
-            self.counts[failure.reason] += 1
             self._note(endpoint, failure, this.life)
+            this.legs.prefilled(self._failed(failure.reason, began=this.began, asked=this.asked))
             told = self._connector.abort(transfer)
             if told is not None:
                 await self._http.abort(this.pick.endpoints[0], told)
@@ -238,15 +239,19 @@ class PrefillClient:
         self._health.good(endpoint.id)
         self.counts["done"] += 1
         now = self._clock.now()
-        return PrefillLeg(endpoint, this.reason(endpoint), now, now - this.began, this.asked)
+        took = now - this.began
+        return PrefillLeg(endpoint, this.reason(endpoint), now, took, this.asked, this.lost)
 
     def _alone(
         self, request: InferenceRequest, reason: str, *, began: float, asked: int = 0
     ) -> plugin.Prefilled:
         """The request goes on as it came."""
+        return plugin.Prefilled(request.body, self._failed(reason, began=began, asked=asked))
+
+    def _failed(self, reason: str, *, began: float, asked: int) -> PrefillLeg:
         self.counts[reason] += 1
         now = self._clock.now()
-        return plugin.Prefilled(request.body, PrefillLeg(None, reason, now, now - began, asked))
+        return PrefillLeg(None, reason, now, now - began, asked)
 
     def _budget(self, request: InferenceRequest, now: float) -> float:
         """Seconds that the request may wait for a prefill."""
@@ -269,16 +274,24 @@ class _Life:
 class _Try:
     """What the attempts of one request have in common."""
 
-    __slots__ = ("asked", "began", "legs", "life", "pick")
+    __slots__ = ("asked", "began", "legs", "life", "lost", "pick")
 
     def __init__(
-        self, pick: Pick, legs: plugin.Legs, life: _Life, *, began: float, asked: int
+        self,
+        pick: Pick,
+        legs: plugin.Legs,
+        life: _Life,
+        *,
+        began: float,
+        asked: int,
+        lost: float,
     ) -> None:
         self.pick = pick
         self.legs = legs
         self.life = life
         self.began = began
         self.asked = asked
+        self.lost = lost  #: seconds, by attempts before this one
 
     def reason(self, endpoint: Endpoint) -> str:
         """Why the prompt was computed there; "" if it was picked."""

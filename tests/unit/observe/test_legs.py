@@ -17,6 +17,11 @@ def ending(outcome: Outcome = Outcome.COMPLETED, **facts: object) -> Ending:
     return Ending(outcome, 20.0, **facts)  # type: ignore[arg-type]
 
 
+def test_what_another_endpoint_lost_is_no_part_of_what_the_prefill_took() -> None:
+    leg = PrefillLeg(build.endpoint("other"), "retried", 12.0, 1.6, 2, 1.1)
+    assert seconds_of(leg, PICK, ending()) == {"queue": 0.0, "compute": pytest.approx(0.5)}
+
+
 def test_queue_and_computing_are_told_apart_by_the_speed_learned() -> None:
     leg = PrefillLeg(P, "", 12.0, 1.6, 1)
     told = ending(streamed=True, first_byte_at=12.25)

@@ -1,4 +1,7 @@
-"""Whatever an engine sends: it is read or refused, and what was read the index can take in."""
+"""Whatever an engine sends: it is read or refused, and what was read the index can take in.
+
+Nothing of it is left once the engine clears its cache.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from hypothesis import strategies as st
 
 from epp.collect.parse import kv_events
 from epp.collect.parse.kv_events import UnreadableError, each, parse
+from epp.prefix.exact.events import Cleared
 from epp.prefix.exact.keys import Prompt
-from tests.support.kv import A, index
+from tests.support.kv import A, held, index, prompt, stored
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=3)
@@ -51,6 +55,12 @@ def test_every_event_is_taken_in_or_left_out(events: list[object], rank: object)
     of.apply(A, batch.events)
     known = of.look_up(Prompt(bytes(64 * 4), ""))
     assert known.blocks.get(A, 0) <= 4
+    of.apply(A, [Cleared(), stored(0, 4)])
+    while of.sweeping:
+        of.sweep(8)
+    assert held(of, prompt(0, 64)) == {A: 4}
+    figures = of.figures()
+    assert (figures["blocks"], figures["waiting_events"]) == (4, 0)
 
 
 @given(st.lists(MAPS | ARRAYS | ANYTHING, max_size=6))

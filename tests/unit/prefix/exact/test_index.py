@@ -35,6 +35,15 @@ def test_a_block_told_twice_is_gone_when_it_is_removed_twice():
     assert held(of, prompt(0, 16)) == {}
 
 
+def test_an_engine_that_contradicts_itself_is_believed_what_it_told_first():
+    of = index()
+    of.apply(A, [stored(0, 1), Stored((1,), None, packed(range(500, 516)), 16)])
+    assert (held(of, prompt(0, 16)), held(of, prompt(500, 16))) == ({A: 1}, {})
+    of.apply(A, [Removed((1,)), Removed((1, 1, 99))])
+    assert held(of, prompt(0, 16)) == {}
+    assert of.figures()["blocks"] == 0
+
+
 def test_real_repeats_of_one_prompt_are_all_removed():
     of = index(block_tokens=32)
     batches = captured("dup")

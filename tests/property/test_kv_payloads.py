@@ -47,7 +47,7 @@ ARRAYS = st.tuples(*list(FIELDS.values())[:10]).flatmap(
 
 
 @given(st.lists(MAPS | ARRAYS | ANYTHING, max_size=6), SMALL)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_event_is_taken_in_or_left_out(events: list[object], rank: object):
     batch = parse(msgspec.msgpack.encode([1.0, events, rank]))
     assert len(batch.events) + sum(batch.unread.values()) == len(events)
@@ -64,7 +64,7 @@ def test_every_event_is_taken_in_or_left_out(events: list[object], rank: object)
 
 
 @given(st.lists(MAPS | ARRAYS | ANYTHING, max_size=6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_large_payload_says_the_same_as_a_small_one(events: list[object]):
     payload = msgspec.msgpack.encode([1.0, [*events, "-" * kv_events.SMALL]])
     read = [event for event in each(payload) if event is not None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -31,8 +30,6 @@ from tests.support.remote_prefill import (
 from tests.support.sidecar import recording
 
 Engines = list[EngineServer]
-REQUESTS = int(os.environ.get("EPP_CHAOS_REQUESTS", "60"))  #: through every fault
-AT_ONCE = 60
 
 
 def changed(**fields: Any) -> Any:
@@ -445,32 +442,3 @@ def test_what_is_known_of_endpoints_ends_with_them() -> None:
         assert case.client._lives.keys() == {EndpointId("p0")}
 
     with_case(use)
-
-
-def test_requests_through_every_fault_leave_nothing_behind() -> None:
-    faults = ("error", "disconnect", "malformed", "missing", "hang")
-
-    async def use(case: Case, engines: Engines) -> None:
-        places = asyncio.Semaphore(AT_ONCE)
-
-        async def one(i: int) -> None:
-            async with places:
-                await asked(i)
-
-        async def asked(i: int) -> None:
-            asking = asyncio.create_task(case.route())
-            if i % 5 == 0:
-                await asyncio.sleep(0)
-                asking.cancel()
-            try:
-                exchange = await asking
-            except asyncio.CancelledError:
-                return
-            exchange.end(Outcome.COMPLETED)
-
-        await asyncio.gather(*(one(i) for i in range(REQUESTS)))
-        assert case.idle
-        assert len(case.diary.endings) == len(case.diary.picks)
-        assert sum(case.client.counts.values()) >= REQUESTS * 4 // 5
-
-    with_case(use, changed(kv_faults=faults, kv_fault_rate=0.5), PREFILL, timeout="300ms")

@@ -26,7 +26,9 @@ from tests.support.build import Diary
 PROMPT = tokenizer.text(150)
 BODY = {"model": "sim", "prompt": PROMPT, "max_tokens": 8}
 PREFILL = EngineOptions(name="p", role="prefill", speed=50.0, block_size=32)
-DECODE = EngineOptions(name="d", role="decode", speed=50.0, block_size=32)
+DECODE = EngineOptions(
+    name="d", role="decode", speed=50.0, block_size=32, kv_connect_timeout=250.0
+)  #: the wait for an engine that has the cache is as long as in life, for slow machines
 PATH = "/v1/completions"
 JSON = {"content-type": "application/json"}
 CONFIG = """

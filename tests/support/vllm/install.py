@@ -22,7 +22,7 @@ VERSION = "0.32.0"  #: `parent` leans on its insides
 INSTALL_SECONDS = 900.0  #: of each command
 LOCK_SECONDS = 1800.0
 POLL_SECONDS = 0.5
-NIXL = ("nixl==1.5.1", "nixl-cu12==1.5.1")  #: moves caches between servers; runs without CUDA
+NIXL = "1.5.1"  #: moves caches between servers; runs without CUDA
 # Built for another torch, they end the import of vLLM, which does without.
 NEVER = ("torchvision", "torchaudio", "torchcodec")
 TORCH = "2.13.0"  #: that it is built for, `+cpu`
@@ -55,9 +55,7 @@ def with_nixl() -> str:
         CannotInstallError: it cannot be had here.
     """
     own = python()
-    install = (own, "-m", "uv", "pip", "install", "--python", own, "--no-deps", "--system-certs")
-    more = ("--index-strategy", "unsafe-best-match", *NIXL)
-    _once(_home(), "nixl", lambda: _run(*install, *more, *_pip_sources(own)))
+    _once(_home(), "nixl-imports", lambda: _add_nixl(own))
     return own
 
 
@@ -113,6 +111,16 @@ def _install(folder: Path) -> None:
         else:
             return
     raise CannotInstallError("; ".join(said))
+
+
+def _add_nixl(own: str) -> None:
+    """Add NIXL, of the CUDA that torch is built for: with another one it is not imported."""
+    cuda = _run(own, "-c", "from torch.version import cuda; print(cuda or 12)")
+    backend = f"nixl-cu{cuda.strip().partition('.')[0]}=={NIXL}"
+    install = (own, "-m", "uv", "pip", "install", "--python", own, "--no-deps", "--system-certs")
+    more = ("--index-strategy", "unsafe-best-match", f"nixl=={NIXL}", backend)
+    _run(*install, *more, *_pip_sources(own))
+    _run(own, "-c", "import nixl")
 
 
 def _pip_sources(own: str) -> list[str]:

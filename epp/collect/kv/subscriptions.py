@@ -165,11 +165,14 @@ class Subscriptions:
     def _open(self, endpoint: Endpoint, where: Mapping[int, Where]) -> None:
         """Have exactly these feeds of an endpoint."""
         links = self._links[endpoint.id]
-        for rank in [rank for rank, link in links.items() if link.where != where.get(rank)]:
+        moved = {rank: link for rank, link in links.items() if link.where != where.get(rank)}
+        for rank in moved:
             self._close(links.pop(rank))
         for rank, each in where.items():
             if rank not in links:
-                self._add(endpoint.id, rank, each)
+                made = self._add(endpoint.id, rank, each)
+                if rank in moved:
+                    made.feed.engine.succeed(moved[rank].feed.engine)
 
     def _add(self, endpoint_id: EndpointId, rank: int, where: Where) -> Link:
         engine = self.producer.engines.add(endpoint_id, rank, can_ask=bool(where.replay))

@@ -33,6 +33,17 @@ class Engine:
         self.unread = 0  #: messages and events that could not be used
         self.lag: float | None = None  #: seconds from an event to here, by both clocks
 
+    def succeed(self, former: Engine) -> None:
+        """Go on counting where ``former`` ended, whose process this one's took the place of.
+
+        One that told nothing was none: it was looked for at another place.
+        """
+        if not former.messages:
+            return
+        self.messages, self.bytes = former.messages, former.bytes
+        self.replays, self.unread = former.replays, former.unread
+        self.sequence.succeed(former.sequence)
+
 
 class Engines:
     """Those whose events come in, by endpoint and rank."""

@@ -102,6 +102,10 @@ class Sequence:
         self._restless_until = 0.0
         self._rejoined = False  # and nothing was applied since
 
+    def succeed(self, former: Sequence) -> None:
+        """Go on counting where another one ended: the engine restarted, and is heard elsewhere."""
+        self.gaps, self.lost, self.restarts = former.gaps, former.lost, former.restarts + 1
+
     @property
     def catching_up(self) -> bool:
         """Whether old messages are awaited, and new ones held meanwhile."""

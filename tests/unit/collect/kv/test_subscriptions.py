@@ -97,6 +97,8 @@ def test_an_engine_that_begins_again_at_another_port_is_followed_there(
             await exact(made, port)
             await asked(port, B_TEXT)
             await until(lambda: held(made, port, B_TEXT) == 12, "the blocks")
+            engine = made.engines.get(endpoint(port).id)
+            assert (engine.messages, engine.sequence.restarts) == (2, 1)
 
     asyncio.run(run())
 

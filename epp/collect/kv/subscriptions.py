@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -70,6 +70,8 @@ class Subscriptions:
         self._links: dict[EndpointId, dict[int, Link]] = {}
         self._asking: dict[EndpointId, _Asking] = {}
         self._named: dict[tuple[str, int], Link] = {}  # by topic's name of the pod and rank
+        self._searched: Sequence[Endpoint] = ()
+        self._strangers = set[str]()  # names of none of these: their messages come again and again
         self._tasks: set[asyncio.Task[None]] = set()
         self._listings = Listings(producer.names, pool, clock)
         self._expired_at = self._rotated_at = 0.0
@@ -190,8 +192,15 @@ class Subscriptions:
         link = self._named.get((pod, rank))
         if link is not None:
             return link
-        every = [e for e in self._pool.snapshot() if pod in (e.address, e.name, e.host, e.id)]
+        endpoints = self._pool.snapshot()
+        if endpoints is not self._searched:
+            self._searched, self._strangers = endpoints, set()
+        if pod in self._strangers:
+            return None
+        every = [e for e in endpoints if pod in (e.address, e.name, e.host, e.id)]
         if not every:
+            if len(self._strangers) < MOST_NAMES:
+                self._strangers.add(pod)
             return None
         # Of a pod whose ranks have ports of their own, each rank is an endpoint.
         endpoint = next((e for e in every if engine_rank(e) == rank), every[0])

@@ -119,6 +119,33 @@ def test_who_sends_more_than_any_engine_is_cut_off_and_the_others_are_followed(
     asyncio.run(run())
 
 
+def test_an_engine_that_connects_before_its_pod_is_known_is_heard_from_then_on() -> None:
+    async def run() -> None:
+        where = f"tcp://127.0.0.1:{free_port()}"
+        made = producer({"kvEventsConfig": {"zmqEndpoint": where}})
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        publisher, pod = opened(zmq.PUB, context), endpoint(8001, "late")
+        publisher.connect(where)
+        block = msgspec.msgpack.encode([1.0, [["BlockStored", [1], None, [*range(16)], 16]]])
+        number = 0
+
+        def tell() -> bool:
+            nonlocal number
+            publisher.send_multipart([b"kv@late@m", number.to_bytes(8, "big"), block])
+            number += 1
+            return bool(made.index.look_up(Prompt(packed(range(16)), "")).blocks)
+
+        async with subscribed(made, endpoint(8002, "other")) as pool:
+            for _ in range(50):
+                assert not tell()
+                await asyncio.sleep(0.005)
+            pool.put(pod)
+            await until(tell, "its block")
+        context.destroy(0)
+
+    asyncio.run(run())
+
+
 def test_engines_that_are_asked_for_old_messages_wait_for_their_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

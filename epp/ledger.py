@@ -19,7 +19,7 @@ class InFlight:
     """Counts of one endpoint. Read the fields; only `Ledger` and `Reservation` write them."""
 
     __slots__ = (
-        "computing", "gone", "recent", "recent_tokens", "requests", "tokens", "told",
+        "computing", "gone", "legs_only", "recent", "recent_tokens", "requests", "tokens", "told",
         "total_tokens", "window",
     )  # fmt: skip
 
@@ -32,6 +32,7 @@ class InFlight:
         self.window = -1.0  #: `Load.at` that `recent` and `gone` count from
         self.total_tokens = 0  #: uncached prompt tokens ever sent here, at least 1 a request
         self.told = False  #: the end of a prefill was told at least once, before its answer's end
+        self.legs_only = True  #: nothing is decoded here, as far as we sent it
         self.computing: dict[str, Reservation] = {}  #: by request, while their tokens count
 
 
@@ -66,6 +67,12 @@ class Reservation:
             counts.told = counts.told or self._tokens > 0
             self._drop_tokens(counts)
 
+    def end_leg(self) -> None:
+        """The prefill is done, and that was all that it was here for."""
+        if self._counts is not None and self._counts.legs_only:
+            self._counts.told = True
+        self.release()
+
     def release(self) -> None:
         """The exchange is over. Calling it again does nothing."""
         counts, self._counts = self._counts, None
@@ -95,15 +102,23 @@ class Ledger:
         self._most_used = 0  #: largest `total_tokens` of any endpoint, ever
 
     def reserve(
-        self, endpoint: Endpoint, tokens: int, *, output: int = 0, request: str = ""
+        self,
+        endpoint: Endpoint,
+        tokens: int,
+        *,
+        output: int = 0,
+        request: str = "",
+        leg: bool = False,
     ) -> Reservation:
         """Book one request of ``tokens`` uncached prompt tokens (>= 0) on ``endpoint``. O(1).
 
         With ``output`` tokens that are expected of it, all stay booked until it is over. `computed`
-        knows it by ``request``, its id.
+        knows it by ``request``, its id. A ``leg`` is decoded elsewhere.
         """
         counts = self._counts.get(endpoint.id) or self._add(endpoint.id)
         self.follow(counts, endpoint)
+        if counts.legs_only and not leg:
+            counts.legs_only = counts.told = False  # ends of legs say nothing of others' prefills
         # One that was away for hours must not get every cold prompt until it has caught up.
         counts.total_tokens = max(counts.total_tokens, self._most_used - CATCH_UP_TOKENS)
         reservation = Reservation(counts, tokens + output, lasting=output > 0, request=request)

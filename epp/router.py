@@ -137,7 +137,7 @@ class Router:
 
     async def _prefill(self, prefiller: Prefiller, exchange: Exchange, *, patient: bool) -> None:
         """Have the prompt computed elsewhere; no sidecar is to do so again."""
-        exchange.book_prefill = self._book
+        exchange.book_prefill = partial(self._book, leg=True)
         extra = {k: v for k, v in exchange.pick.headers.items() if k != PREFILLER}
         pick = structs.replace(exchange.pick, headers=extra)
         if not patient:
@@ -191,7 +191,7 @@ class Router:
         target = pick.endpoints[0]
         if pick.prefill is None:
             return [self._book(request, target, output=output)]
-        elsewhere = self._book(request, pick.prefill)
+        elsewhere = self._book(request, pick.prefill, leg=True)
         return [self._book(decoded(request), target, output=output), elsewhere]
 
     def _book(
@@ -200,10 +200,11 @@ class Router:
         endpoint: Endpoint,
         *,
         output: OutputTokens | None = None,
+        leg: bool = False,
     ) -> Reservation:
         tokens = request.uncached_tokens(endpoint.id)
         expected = 0 if output is None else output(request)
-        return self._ledger.reserve(endpoint, tokens, output=expected, request=request.id)
+        return self._ledger.reserve(endpoint, tokens, output=expected, request=request.id, leg=leg)
 
 
 def _named(subset: frozenset[str], endpoints: Sequence[Endpoint]) -> list[Endpoint]:

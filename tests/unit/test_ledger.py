@@ -78,6 +78,20 @@ def test_an_engines_word_does_not_end_what_is_booked_for_the_whole_answer():
     assert ledger.get(A.id).tokens == 0
 
 
+def test_the_end_of_a_leg_is_that_of_its_prefill_where_nothing_is_decoded():
+    ledger = Ledger()
+    first, second = (ledger.reserve(A, 100, request=each, leg=True) for each in "12")
+    assert not ledger.get(A.id).told
+    first.end_leg()
+    first.end_leg()
+    assert (ledger.get(A.id).requests, ledger.get(A.id).tokens) == (1, 100)
+    assert ledger.get(A.id).told
+    ledger.reserve(A, 50, request="3")  # whose end may be told with its answer's
+    second.end_leg()
+    assert not ledger.get(A.id).told
+    assert list(ledger.get(A.id).computing) == ["3"]
+
+
 def test_an_endpoint_nobody_reserved_has_nothing_in_flight():
     ledger = Ledger()
     assert ledger.get(A.id) is NOTHING

@@ -32,11 +32,13 @@ class World:
         found: list[float] = self.see(now).queue.tolist()
         return found
 
-    def send(self, name: str, request: str, *, now: float = 0.0, work: int = 1000) -> Reservation:
+    def send(
+        self, name: str, request: str, *, now: float = 0.0, work: int = 1000, leg: bool = False
+    ) -> Reservation:
         """Ask and book, as the router does."""
         self.queues.send(EndpointId(name), work, prompt=work, request=request, now=now)
         endpoint = next(each for each in self.endpoints if each.id == name)
-        return self.ledger.reserve(endpoint, work, request=request)
+        return self.ledger.reserve(endpoint, work, request=request, leg=leg)
 
     def scrape(self, name: str, at: float, **load: Any) -> None:
         self.endpoints = tuple(
@@ -234,3 +236,12 @@ def test_the_tuple_of_a_pool_that_did_not_change_is_read_once() -> None:
     assert first.ids is second.ids
     reversed_: tuple[Endpoint, ...] = world.endpoints[::-1]
     assert world.queues.see(reversed_, SPEED, 0.0).ids == ["b", "a"]
+
+
+def test_where_only_prefills_are_sent_their_ends_say_what_waits_and_not_what_is_scraped() -> None:
+    """An engine says at a step's end who waits: those that came meanwhile it has not seen."""
+    world = World()
+    legs = [world.send("a", str(number), work=20_000, leg=True) for number in range(3)]
+    legs[0].end_leg()
+    world.scrape("a", 1.0, queued=0.0, running=1.0)
+    assert world.queue(1.0) == [40_000]  # since the first one was seen to be done

@@ -51,8 +51,11 @@ def options_of(parsed: argparse.Namespace) -> SidecarOptions:
     Raises:
         ConfigError: the configuration cannot be read, or has what no flag has.
     """
-    given = dict(vars(parsed))
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in vars(parsed).items()}
     told = {**_configured(parsed), **{k: v for k, v in given.items() if v is not None}}
+    port_of_sglang = os.environ.get("SGLANG_BOOTSTRAP_PORT", "")
+    if port_of_sglang and told.get("kv_connector") == "sglang":
+        told.setdefault("mooncake_bootstrap_port", _port("SGLANG_BOOTSTRAP_PORT", port_of_sglang))
     names = [name for name in SidecarOptions.__struct_fields__ if name in told]
     return SidecarOptions(**{name: told[name] for name in names})
 
@@ -76,6 +79,13 @@ def run(parsed: argparse.Namespace) -> int:
 
     options = options_of(parsed)
     return server.run(options, warnings(parsed))
+
+
+def _port(name: str, text: str) -> int:
+    try:
+        return port(text)
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def _seconds(text: str) -> float:
@@ -117,7 +127,10 @@ _GROUPS: Mapping[str, Flags] = {
         ),
         "kv-lease": (_seconds, "for which prefill engines keep a cache; none is read later"),
         "connect-timeout": (_seconds, "for a connection"),
-        "mooncake-bootstrap-port": (port, "of prefill engines, SGLang's too"),
+        "mooncake-bootstrap-port": (
+            port,
+            "of prefill engines, SGLang's too; of those $SGLANG_BOOTSTRAP_PORT wins over the default",
+        ),
     },
     "who may be asked for a prefill": {
         "enable-ssrf-protection": (truth, "only the endpoints below; others get 403"),
@@ -163,6 +176,8 @@ def _add(group: Any, names: str, read: Read, text: str) -> None:
         arguments["choices"] = read
     elif read is truth:
         arguments.update(type=truth, nargs="?", const=True)
+    elif read is words:  # a flag that is given twice is one list, as in Go
+        arguments.update(type=words, action="extend", metavar="WORDS")
     else:
         arguments.update(type=read, metavar=read.__name__.strip("_").upper())
     short = ["-v"] if first == "v" else []

@@ -46,6 +46,24 @@ def test_flags_of_the_go_sidecar_are_taken() -> None:
     assert (told.enable_prefiller_sampling, told.pool_group, told.verbosity) == (True, "g", 4)
 
 
+def test_a_list_that_is_given_in_parts_is_one_list() -> None:
+    told = options("--enable-tls", "prefiller", "--enable-tls", "decoder,encoder")
+    assert told.enable_tls == ("prefiller", "decoder", "encoder")
+
+
+def test_sglangs_bootstrap_port_may_be_told_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SGLANG_BOOTSTRAP_PORT", "9111")
+    assert options("--kv-connector=sglang").mooncake_bootstrap_port == 9111
+    assert options("--kv-connector=mooncake").mooncake_bootstrap_port == 8998
+    flag = "--mooncake-bootstrap-port=7"
+    assert options("--kv-connector=sglang", flag).mooncake_bootstrap_port == 7
+    monkeypatch.setenv("SGLANG_BOOTSTRAP_PORT", "x")
+    with pytest.raises(ConfigError, match="SGLANG_BOOTSTRAP_PORT"):
+        options("--kv-connector=sglang")
+
+
 def test_flags_that_change_nothing_are_taken_and_said() -> None:
     said = warnings(parsed("--tracing=true", "--decode-chunk-size=0", "--ec-connector=ec-nixl"))
     assert [text.split()[0] for text in said] == [

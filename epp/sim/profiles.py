@@ -12,6 +12,11 @@ within 3 %, decode within 4 %. Those grids are a little faster than what operato
 `timing` multiplies by `WILD` and adds an overhead per step: 1 ms on one GPU, 4 ms on several.
 KV capacities are estimates for a memory utilization of 0.9. Mixture-of-experts models are left
 out: their decode time is not a line in the batch size.
+
+Two rows are no fits. The RTX 4090's is that of the RTX PRO 6000 by their data sheets: memory of 1,008
+instead of 1,597 GB/s, 165 instead of 504 dense TFLOPS; its KV capacity is what vLLM reported. For two
+RTX PRO 6000, aiconfigurator assumes that GPUs read each other's memory over PCIe; without that every
+byte of an all-reduce goes through the host, twice the way, and there are two of them a layer.
 """
 
 from __future__ import annotations
@@ -79,6 +84,7 @@ PROFILES: Mapping[str, Profile] = {
     "llama-3.1-8b-b200": Profile(1, 10.0, 0.41, 3.4, 0.004, 18.1, 1_183_000),
     "llama-3.1-8b-l40s": Profile(1, 69.6, 2.92, 22.2, 0.033, 195.0, 191_000),
     "llama-3.1-8b-rtx-pro-6000": Profile(1, 38.0, 1.72, 10.8, 0.013, 86.4, 564_000),
+    "llama-3.1-8b-rtx-4090": Profile(1, 116.0, 5.2, 17.1, 0.021, 137.0, 41_400),
     "llama-3.1-70b-a100-tp4": Profile(4, 148.0, 3.71, 27.8, 0.102, 55.1, 481_000),
     "llama-3.1-70b-h100-tp4": Profile(4, 61.9, 0.98, 15.2, 0.032, 26.5, 486_000),
     "llama-3.1-70b-h200-tp2": Profile(2, 107.0, 2.11, 21.0, 0.034, 36.9, 383_000),
@@ -89,6 +95,7 @@ PROFILES: Mapping[str, Profile] = {
     "qwen3-32b-h200": Profile(1, 88.8, 3.26, 19.2, 0.032, 60.3, 258_000),
     "qwen3-32b-h200-tp2": Profile(2, 49.5, 1.65, 10.8, 0.024, 29.8, 767_000),
     "qwen3-32b-b200": Profile(1, 44.2, 1.61, 12.6, 0.011, 36.6, 403_000),
+    "qwen3-32b-rtx-pro-6000-tp2": Profile(2, 168.0, 3.36, 27.8, 0.101, 89.4, 436_000),
     "qwen3-32b-fp8-h100": Profile(1, 54.5, 3.36, 22.8, 0.066, 47.7, 156_000),
 }
 

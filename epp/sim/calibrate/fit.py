@@ -1,7 +1,7 @@
-"""Fits four numbers of a fleet's engines to a trace that tells how its answers went.
+"""Fits five numbers of a fleet's engines to a trace that tells how its answers went.
 
-They are: factors of all prefill and of all decode constants of the profile, seconds of every step,
-and seconds of every request before it is queued. The same requests at the same moments are simulated
+They are: factors of all prefill and of all decode constants of the profile, seconds of every step
+and of every sequence in it, and seconds of every request before it is queued. The same requests at the same moments are simulated
 again and again, so queues count as they were, and what is compared are distributions: deciles of
 TTFT, of the time after it, and of the whole, by the logarithm of simulated over measured.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,11 +24,22 @@ from epp.sim.fleet.story import Story
 from epp.traffic.replay.plan import Step, Talk
 from epp.traffic.trace import Trace, TraceError
 
+
+class Numbers(NamedTuple):
+    """What is fitted."""
+
+    prefill: float  #: factor
+    decode: float  #: factor
+    step: float  #: seconds
+    sequence: float  #: seconds, of each that decodes in a step
+    request: float  #: seconds
+
+
 SHARES = (*tuple(i / 10 for i in range(1, 10)), 0.95)
 LEAST_REQUESTS = 30
 LEAST_SECONDS = 1e-4
-START = (1.2, 1.2, 0.002, 0.01)  #: published servers against the table
-_WIDTHS = (0.3, 0.3, 1.0, 1.0)  #: of the first look, in logarithms
+START = Numbers(1.0, 1.0, 0.002, 0.00002, 0.01)
+WIDTHS = (0.3, 0.3, 1.0, 1.0, 1.0)  #: of the first look, in logarithms
 
 
 class Quality(msgspec.Struct, frozen=True):
@@ -45,8 +57,7 @@ class Quality(msgspec.Struct, frozen=True):
 class Fitted(msgspec.Struct, frozen=True):
     """What was found."""
 
-    correction: Correction
-    request_seconds: float
+    numbers: Numbers
     before: Quality  #: with the profile as it is
     after: Quality
 
@@ -74,7 +85,7 @@ def fit(
     calls: int = 80,
     tell: Callable[[int, int], None] | None = None,
 ) -> Fitted:
-    """Find the four numbers; ``tell`` hears of the progress."""
+    """Find the five numbers; ``tell`` hears of the progress."""
     done = 0
 
     def loss(point: Point) -> float:
@@ -82,26 +93,23 @@ def fit(
         done += 1
         if tell is not None:
             tell(done, calls)
-        return quality(corrected(scenario, *_numbers(point)), demand).loss
+        return quality(corrected(scenario, numbers(point)), demand).loss
 
     begin = tuple(math.log(value) for value in START)
-    found = _numbers(least(loss, begin, _WIDTHS, calls))
-    after = corrected(scenario, *found)
-    return Fitted(
-        Correction(prefill=found[0], decode=found[1], step_seconds=found[2]),
-        found[3],
-        quality(scenario, demand),
-        quality(after, demand),
-    )
+    found = numbers(least(loss, begin, WIDTHS, calls))
+    return Fitted(found, quality(scenario, demand), quality(corrected(scenario, found), demand))
 
 
-def corrected(
-    scenario: Scenario, prefill: float, decode: float, step: float, request: float
-) -> Scenario:
+def corrected(scenario: Scenario, found: Numbers) -> Scenario:
     """Return the scenario with engines that are so much slower than the table."""
-    correction = Correction(prefill=prefill, decode=decode, step_seconds=step)
+    correction = Correction(
+        prefill=found.prefill,
+        decode=found.decode,
+        step_seconds=found.step,
+        sequence_seconds=found.sequence,
+    )
     fleet: tuple[Pods, ...] = tuple(
-        msgspec.structs.replace(pods, correction=correction, request_seconds=request)
+        msgspec.structs.replace(pods, correction=correction, request_seconds=found.request)
         for pods in scenario.fleet
     )
     return msgspec.structs.replace(scenario, fleet=fleet)
@@ -143,9 +151,9 @@ def compare(measured: Sequence[Record], simulated: Sequence[Story]) -> Quality:
     )  # fmt: skip
 
 
-def _numbers(point: Point) -> tuple[float, float, float, float]:
-    prefill, decode, step, request = (math.exp(min(max(each, -12.0), 4.0)) for each in point)
-    return prefill, decode, step, request
+def numbers(point: Point) -> Numbers:
+    """Return the numbers whose logarithms make a point."""
+    return Numbers(*(math.exp(min(max(each, -14.0), 4.0)) for each in point))
 
 
 def _ratios(measured: Sequence[float], simulated: Sequence[float]) -> list[float]:

@@ -32,13 +32,9 @@ def calibrate(parsed: argparse.Namespace) -> int:
         )
     tell(_said(found))
     if parsed.check:
-        four = (
-            found.correction.prefill, found.correction.decode, found.correction.step_seconds,
-            found.request_seconds,
-        )  # fmt: skip
         other = demand_measured(read_trace([parsed.check]))
         asked = read_scenario(parsed.check_scenario) if parsed.check_scenario else scenario
-        tell(_line(f"{parsed.check}", quality(corrected(asked, *four), other)))
+        tell(_line(f"{parsed.check}", quality(corrected(asked, found.numbers), other)))
     return 0
 
 
@@ -57,12 +53,12 @@ def kv(parsed: argparse.Namespace) -> int:
 
 
 def _said(found: Fitted) -> str:
-    each = found.correction
+    each = found.numbers
     return (
         "# for each entry of `fleet`:\n"
         f"correction: {{prefill: {each.prefill:.4g}, decode: {each.decode:.4g}, "
-        f"step_seconds: {each.step_seconds:.3g}}}\n"
-        f"request_seconds: {found.request_seconds:.3g}\n"
+        f"step_seconds: {each.step:.3g}, sequence_seconds: {each.sequence:.3g}}}\n"
+        f"request_seconds: {each.request:.3g}\n"
         f"{_line('before', found.before)}\n{_line('after', found.after)}"
     )
 

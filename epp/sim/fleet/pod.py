@@ -288,7 +288,11 @@ def timing_of(pods: Pods, profile: Profile) -> Timing:
         return _times(profile.timing(), prefill=1 / pods.speed, decode=1 / pods.speed)
     grid = profile.timing(1.0)
     timing = _times(grid, prefill=given.prefill / pods.speed, decode=given.decode / pods.speed)
-    return msgspec.structs.replace(timing, base=timing.base + given.step_seconds / pods.speed)
+    return msgspec.structs.replace(
+        timing,
+        base=timing.base + given.step_seconds / pods.speed,
+        per_decode=timing.per_decode + given.sequence_seconds / pods.speed,
+    )
 
 
 def _times(timing: Timing, *, prefill: float, decode: float) -> Timing:

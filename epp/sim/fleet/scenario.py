@@ -30,6 +30,7 @@ class Correction(_Part, frozen=True):
     prefill: AboveZero  #: factor of all that prompts cost
     decode: AboveZero  #: factor of all that decoding costs
     step_seconds: Seconds  #: of every step
+    sequence_seconds: Seconds = 0.0  #: of every decoding sequence in a step: host work on its token
 
 
 class Pods(_Part, frozen=True):

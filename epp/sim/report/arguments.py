@@ -67,7 +67,7 @@ def _calibrate(verbs: Any) -> None:
     calibrate = verbs.add_parser(
         "calibrate",
         help="make engines as fast as measured ones",
-        description="Fit four numbers of a scenario's engines to a trace that tells how its answers "
+        description="Fit five numbers of a scenario's engines to a trace that tells how its answers "
         "went (ttft_ms, e2e_ms), such as `epp serve --record-file` writes. The scenario's traffic "
         "is not used.",
     )

@@ -7,7 +7,7 @@ import pytest
 
 from epp.recording.record import Record
 from epp.sim.calibrate.capacity import Card, ModelSize, kv_tokens
-from epp.sim.calibrate.fit import corrected, demand_measured, fit, quality
+from epp.sim.calibrate.fit import Numbers, corrected, demand_measured, fit, quality
 from epp.sim.calibrate.search import least
 from epp.sim.fleet.run import run
 from epp.sim.fleet.scenario import scenario_of
@@ -27,10 +27,10 @@ def trace(count: int) -> Trace:
     return Trace(records, 64)
 
 
-def measured(factors: tuple[float, float, float, float], count: int = 40) -> Trace:
+def measured(numbers: Numbers, count: int = 40) -> Trace:
     """What engines with these numbers would have been measured to do."""
     asked = demand_measured(trace(count))
-    outcome = run(corrected(SCENARIO, *factors), demand=asked)
+    outcome = run(corrected(SCENARIO, numbers), demand=asked)
     by_id = {story.talk: story for story in outcome.stories}
     records = tuple(
         msgspec.structs.replace(record, ttft=by_id[i].ttft, duration=by_id[i].duration)
@@ -45,13 +45,12 @@ def test_the_search_finds_the_bottom_of_a_bowl():
 
 
 def test_engines_are_made_as_slow_as_they_were_measured():
-    demand = demand_measured(measured((1.6, 1.4, 0.003, 0.02)))
+    demand = demand_measured(measured(Numbers(1.6, 1.4, 0.003, 0.0001, 0.02)))
     found = fit(SCENARIO, demand, calls=45)
     assert found.before.loss > 0.15
     assert found.after.loss < found.before.loss / 4
     assert abs(found.after.e2e_p50) < 0.05
-    four = (found.correction.prefill, found.correction.decode, found.correction.step_seconds)
-    again = quality(corrected(SCENARIO, *four, found.request_seconds), demand)
+    again = quality(corrected(SCENARIO, found.numbers), demand)
     assert again == found.after  # the numbers that are told are those that were tried
 
 

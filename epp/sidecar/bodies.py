@@ -14,6 +14,7 @@ from aiohttp import web
 
 from epp.disagg.strip import stripped
 from epp.errors import BadRequest
+from epp.formats.weight import HEAVY_BYTES
 from epp.sidecar.legs.asked import Refused
 from epp.sidecar.metrics import Metrics
 from epp.sidecar.options import SidecarOptions
@@ -47,7 +48,7 @@ class Bodies:
         """Return the body without what the client may not say.
 
         Raises:
-            Refused: it is too long, too slow, or cannot be looked at.
+            Refused: it is too long, too slow, or cannot be looked at without keeping others waiting.
         """
         try:
             async with asyncio.timeout(self._options.body_timeout):
@@ -55,7 +56,7 @@ class Bodies:
         except TimeoutError:
             raise Refused(408, "The request's body did not come in time.", "slow-body") from None
         try:
-            return stripped(body)
+            return stripped(body, most=HEAVY_BYTES)
         except BadRequest as error:
             raise Refused(400, str(error), "bad-body") from None
 

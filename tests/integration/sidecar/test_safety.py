@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import json
 from typing import Any
 
@@ -152,6 +153,19 @@ def test_bodies_are_bounded_one_by_one_and_together() -> None:
         await eventually(bench.at_rest)
 
     with_sidecar(use, max_body_bytes=4000, max_buffered_bytes=5000)
+
+
+def test_a_long_body_that_only_a_slow_reader_could_clear_is_refused() -> None:
+    async def use(bench: Bench) -> None:
+        long = b'{"model":"sim","prompt":"a","max_tokens":1,"x":"%b"' % (b"x" * (1 << 20))
+        head = {"content-type": "application/json"}
+        for rest, status in ((b"}", 200), (b',"y":NaN}', 400), (b',"bootstrap_room":1}', 400)):
+            sent = io.BytesIO(long + rest)
+            async with bench.http.post(bench.url(), data=sent, headers=head) as got:
+                assert got.status == status
+        assert bench.count("epp_sidecar_refused_total", reason="bad-body") == 2
+
+    with_sidecar(use)
 
 
 def test_requests_are_bounded_and_slow_bodies_too() -> None:

@@ -26,8 +26,9 @@ Message = tuple[int, tuple[Event, ...]]
 class _Line:
     """From one engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, mute: bool) -> None:
         self.engine = engine
+        self.mute = mute
         self.coming: deque[tuple[float, Message]] = deque()
 
 
@@ -54,6 +55,7 @@ class Feeds:
         self._draw = draw
         self._lines: dict[EndpointId, list[_Line]] = {}
         self._ticked_at = 0.0
+        self._joined = 0  # engines, ever
 
     def join(self, endpoint_id: EndpointId) -> None:
         """Listen to an engine that begins."""
@@ -62,7 +64,8 @@ class Feeds:
             engine = producer.engines.add(endpoint_id, 0, can_ask=False)
             engine.confidence.connected = True
             producer.index.join(endpoint_id)
-            lines.append(_Line(engine))
+            lines.append(_Line(engine, mute=self._joined < self._events.mute))
+        self._joined += 1
 
     def leave(self, endpoint_id: EndpointId) -> None:
         """An engine is gone."""
@@ -74,7 +77,8 @@ class Feeds:
         """A message was published at this moment; it comes later, or never."""
         at = self._clock.now() + self._events.delay_seconds
         for line in self._lines.get(endpoint_id, ()):
-            if not self._events.loss or self._draw.random() >= self._events.loss:
+            lost = self._events.loss and self._draw.random() < self._events.loss
+            if not line.mute and not lost:
                 line.coming.append((at, message))
 
     def take_in(self) -> None:

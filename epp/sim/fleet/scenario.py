@@ -57,6 +57,7 @@ class Events(_Part, frozen=True):
 
     delay_seconds: Seconds = 0.02
     loss: Share = 0.0  #: of an engine's messages, each picker's on its own
+    mute: Annotated[int, Meta(ge=0)] = 0  #: so many of the first engines tell nothing, ever
 
 
 class Pickers(_Part, frozen=True):

@@ -90,6 +90,21 @@ def test_events_tell_every_replica_what_is_cached_and_lost_ones_do_not():
     assert summarize(whole, Goals()).all.hit_rate > summarize(lost, Goals()).all.hit_rate + 0.02
 
 
+def test_one_engine_of_eight_that_tells_nothing_costs_little_and_all_of_them_much():
+    demand = conversations(80, turns=5, families=24)
+
+    def hit_rate(mute: int) -> float:
+        fleet = "fleet: [{count: 8, profile: llama-3.1-8b-h100, kv_tokens: 60000}]\n"
+        pickers = f"pickers: {{replicas: 4, events: {{mute: {mute}}}}}"
+        found = run(scenario_of(f"{fleet}traffic: {{preset: chat}}\n{pickers}"),
+                    "llm-d-2-2-3-exact", demand=demand)  # fmt: skip
+        return summarize(found, Goals()).all.hit_rate
+
+    whole = hit_rate(0)
+    assert whole - hit_rate(1) < 0.02
+    assert whole - hit_rate(8) > 0.1
+
+
 def test_a_crash_fails_what_was_under_way_and_another_engine_takes_its_place():
     demand = conversations(60)
     found = run(scenario("changes: [{do: crash, at: 6}]"), "default", demand=demand)

@@ -159,10 +159,10 @@ def test_a_long_body_that_only_a_slow_reader_could_clear_is_refused() -> None:
     async def use(bench: Bench) -> None:
         long = b'{"model":"sim","prompt":"a","max_tokens":1,"x":"%b"' % (b"x" * (1 << 20))
         head = {"content-type": "application/json"}
-        for rest, status in ((b"}", 200), (b',"y":NaN}', 400), (b',"bootstrap_room":1}', 400)):
+        for rest in (b',"y":NaN}', b',"bootstrap_room":1}'):
             sent = io.BytesIO(long + rest)
             async with bench.http.post(bench.url(), data=sent, headers=head) as got:
-                assert got.status == status
+                assert got.status == 400
         assert bench.count("epp_sidecar_refused_total", reason="bad-body") == 2
 
     with_sidecar(use)

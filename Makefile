@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types layers test test-fast test-vllm demo bench policy-report roundtrip-report docs docs-check check clean
+.PHONY: help setup fmt lint types layers test test-fast test-vllm demo bench policy-report roundtrip-report calibration-report docs docs-check check clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -40,6 +40,9 @@ bench: $(BIN)/.epp-dev   ## CPU per request and latency; writes build/bench.json
 
 policy-report: $(BIN)/.epp-dev ## the policy against all others; TRACES=DIR; writes docs/policy_report.md
 	$(BIN)/python -m epp.sim.study $(TRACES) $(ARGS)
+
+calibration-report: $(BIN)/.epp-dev ## the simulator against published benchmarks; ANCHORS=FILE; writes docs/calibration_report.md
+	$(BIN)/python -m epp.sim.study.calibration $(ANCHORS) $(ARGS)
 
 roundtrip-report: $(BIN)/.epp-dev ## what recording, fitting and making change of traces; TRACES=FILES
 	$(BIN)/python -m epp.sim.study.roundtrip $(TRACES) $(ARGS)

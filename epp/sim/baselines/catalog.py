@@ -113,6 +113,7 @@ POLICIES: Mapping[str, tuple[str, str]] = {
     "llm-d-3-2-2": (_scorers(2, 2, 3, APPROXIMATE), "prefix 3, queue 2, KV 2: the same weights"),
     "llm-d-3-2-2-exact": (_scorers(2, 2, 3, EXACT), EVENTS),
     "llm-d-2-1-1": (_scorers(1, 1, 2, APPROXIMATE), "prefix 2, queue 1, KV 1"),
+    "llm-d-2-1-1-exact": (_scorers(1, 1, 2, EXACT), EVENTS),
     "llm-d-1-1-1": (_scorers(1, 1, 1, APPROXIMATE), "prefix, queue and KV alike"),
     "llm-d-estimated": (ESTIMATED, "1, 1, 1 with the fixed index of llm-d's published benchmark"),
     "llm-d-load": (_scorers(1, 1, 0, APPROXIMATE), "queue and KV only"),

@@ -361,6 +361,24 @@ def test_b134_sglangs_legs_run_at_once_and_a_failed_one_ends_the_other() -> None
     asyncio.run(main())
 
 
+def test_a_leg_that_runs_beside_goes_on_though_its_client_is_replaced() -> None:
+    """As when the configuration changes meanwhile."""
+
+    async def main() -> None:
+        async with both() as (asked, case):
+            routing = asyncio.create_task(case.route())
+            await until(lambda: case.client.in_flight > 0)
+            await case.client.close()
+            exchange = await routing
+            asked["go"].append(200)
+            await until(lambda: case.client.counts.total() > 0)
+            assert case.client.counts == {"done": 1}
+            exchange.end(Outcome.COMPLETED)
+            await until(lambda: case.idle)
+
+    asyncio.run(main())
+
+
 def test_a_request_that_is_wrong_lets_no_endpoint_rest_whose_leg_runs_beside_it() -> None:
     async def main() -> None:
         async with both() as (asked, case):

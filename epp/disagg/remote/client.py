@@ -190,6 +190,7 @@ class PrefillClient:
             raise
         body = self._connector.decode_body(request.body, b"", sent.transfer)
         this.legs.listen(_Ends(leg))
+        self.in_flight += 1  # before this call's own end, or connections might be let go of
         watch = asyncio.create_task(self._watch(leg, endpoint, sent.transfer, this))
         self._beside.add(watch)
         watch.add_done_callback(self._beside.discard)
@@ -208,7 +209,6 @@ class PrefillClient:
         self, leg: asyncio.Task[None], endpoint: Endpoint, transfer: Transfer, this: _Try
     ) -> None:
         """Note how a leg beside its request ends; have a request without one given up."""
-        self.in_flight += 1
         try:
             await leg
             this.legs.prefilled(self._done(endpoint, this))

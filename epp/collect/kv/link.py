@@ -177,10 +177,10 @@ class Link:
         if start is None or not self.where.replay:
             return False
         self._end_replay()
-        asking.add(id(self))
         socket = opened(zmq.DEALER, self._line.context, **_OPTIONS, **self._line.curve)
         self._replay = Readable(socket, self._wake)
         socket.connect(self.where.replay)
+        asking.add(id(self))
         self._replay.send(kv_messages.ask(start))
         return True
 

@@ -12,15 +12,18 @@ from msgspec import structs
 
 from epp.clock import SystemClock
 from epp.collect.kv import central, link, subscriptions
+from epp.collect.kv.feed import Feed
+from epp.collect.kv.pump import Pump
 from epp.collect.kv.sockets import opened
 from epp.collect.kv.subscriptions import Subscriptions
+from epp.collect.parse.kv_messages import Message
 from epp.local.fleet import free_port
 from epp.pool import Pool
 from epp.prefix.exact.keys import Prompt
 from epp.prefix.feed.trust import Level, Trust
 from epp.sim.tokenizer import text
 from tests.support.engine import served
-from tests.support.kv import packed
+from tests.support.kv import A, packed
 from tests.support.kv_feeds import (
     PUBLISHING,
     asked,
@@ -189,6 +192,23 @@ def test_an_engine_whose_buffer_is_wrapped_is_known_from_the_oldest_it_has(layou
                 await asked(port, texts[6])
                 await until(lambda: held(made, port, texts[6]) == 4, "what came later")
                 assert made.engines.get(pod).sequence.lost == 3
+
+    asyncio.run(run())
+
+
+def test_an_engine_that_cannot_be_asked_takes_no_turn_from_those_that_can(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        made, shared = producer(), zmq.Context[zmq.Socket[bytes]]()
+        line = link.Line(shared, Pump(), SystemClock())
+        engine = made.engines.add(A, 0, can_ask=True)
+        odd = link.Link(Feed(engine, made.index), link.Where("", "tcp://127.0.0.1:none"), line)
+        odd.hear(Message("kv@a@m", 5, b""))
+        await until(lambda: caplog.records, "a failure")
+        assert not line.replaying
+        odd.close()
+        shared.destroy(0)
 
     asyncio.run(run())
 

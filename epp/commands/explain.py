@@ -67,8 +67,7 @@ def explained(receipt: Receipt) -> Iterator[RenderableType]:
         ("picked ", "dim"), (receipt["picked"], "bold green"),
         f" by profile {receipt['profile'] or NONE}, {reason(receipt)}",
     )  # fmt: skip
-    if receipt["prefill"]:
-        yield Text.assemble(("prefill on ", "dim"), receipt["prefill"])
+    yield from _stages(receipt)
     if receipt["fallbacks"]:
         yield Text.assemble(("else ", "dim"), ", ".join(receipt["fallbacks"]))
     yield Text.assemble(
@@ -78,7 +77,33 @@ def explained(receipt: Receipt) -> Iterator[RenderableType]:
     for profile in receipt["profiles"]:
         yield from _profile(profile, receipt)
     yield _ended(receipt)
+    yield from _leg((receipt["ended"] or {}).get("prefill_leg"))
     yield from first_byte(receipt)
+
+
+def _stages(receipt: Receipt) -> Iterator[Text]:
+    """Say where the prompt was to be computed, and why."""
+    why = receipt.get("prefill_reason")
+    if receipt["prefill"] or why:
+        where = receipt["prefill"] or "the same endpoint"
+        yield Text.assemble(("prefill on ", "dim"), where, f", {why}" if why else "")
+
+
+def _leg(leg: Receipt | None) -> Iterator[Text]:
+    """Say what became of a prefill that the picker ran."""
+    if leg is None:
+        return
+    if leg["endpoint"]:
+        said = Text.assemble(("prefill done on ", "dim"), leg["endpoint"])
+    else:
+        said = Text.assemble(("prefill not done elsewhere: ", "dim"), (leg["reason"], "yellow"))
+    if leg["seconds"] is None:
+        said.append(", beside its request")
+    elif leg["attempts"]:
+        said.append(f", in {_ms(leg['seconds'])}")
+    if leg.get("lost_seconds"):
+        said.append(f", {_ms(leg['lost_seconds'])} of them at another endpoint that failed")
+    yield said
 
 
 def first_byte(receipt: Receipt) -> Iterator[Text]:

@@ -58,6 +58,48 @@ def text(told: dict[str, Any]) -> str:
     return page.getvalue()
 
 
+# --- prefill elsewhere ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"prefill": "p:1", "prefill_reason": "decider"}, "prefill on p:1, decider"),
+        ({"prefill_reason": "no-endpoint"}, "prefill on the same endpoint, no-endpoint"),
+        ({"prefill": "p:1"}, "prefill on p:1\n"),  # of an older picker
+    ],
+)
+def test_where_the_prompt_was_to_be_computed_is_said_with_its_reason(
+    facts: dict[str, Any], said: str
+) -> None:
+    assert said in text(receipt(row("a:1", 1.0, 0.5, 0.0), **facts))
+
+
+def leg(endpoint: str | None, reason: str | None, **facts: Any) -> dict[str, Any]:
+    return {
+        "endpoint": endpoint, "reason": reason, "seconds": 0.25, "attempts": 1,
+        "lost_seconds": 0.0, **facts,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (leg("p:1", None), "prefill done on p:1, in 250.00 ms\n"),
+        (leg("p:1", None, seconds=None), "prefill done on p:1, beside its request\n"),
+        (
+            leg("q:1", "retried", attempts=2, lost_seconds=0.1),
+            "prefill done on q:1, in 250.00 ms, 100.00 ms of them at another endpoint that failed\n",
+        ),
+        (leg(None, "timeout"), "prefill not done elsewhere: timeout, in 250.00 ms\n"),
+        (leg(None, "mode", seconds=0.0, attempts=0), "prefill not done elsewhere: mode\n"),
+    ],
+)
+def test_what_became_of_a_prefill_is_said(told: dict[str, Any], said: str) -> None:
+    ended = {**ENDED, "prefill_leg": told}
+    assert said in text(receipt(row("a:1", 1.0, 0.5, 0.0), ended=ended))
+
+
 # --- why -----------------------------------------------------------------------------
 
 

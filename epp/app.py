@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 import uvloop
-from grpc import aio
 
 from epp.aside.reader import AsideReader
 from epp.catalog import Catalog
@@ -37,8 +36,9 @@ from epp.lanes.lane import Shared, Told
 from epp.lanes.many import Many
 from epp.lanes.one import One
 from epp.lanes.ports import Ports
-from epp.process import descriptors, garbage
+from epp.process import ciphers, descriptors, garbage
 from epp.process.placement import stay_together
+from epp.rpc.server import RpcServer
 from epp.serve.admin_port import admin_of
 from epp.serve.counts import StreamCounts
 from epp.serve.options import ServeOptions
@@ -142,15 +142,19 @@ class App:
         options = self.options
         service = self._service()
         health = HealthService(self._ready, elected=self.leader is not None)
-        credentials = None
+        secure = None
         if options.secure_serving:
-            credentials = tls.credentials(Path(options.cert_path) if options.cert_path else None)
+            least = (options.tls_min_version, options.tls_cipher_suites)
+            secure = tls.context_of(
+                Path(options.cert_path) if options.cert_path else None,
+                lambda context: ciphers.apply(context, *least),
+            )
         build = partial(
             build_server,
             service,
             health=health if options.health_checking else None,
-            handlers=(AccessLogs(self.unseen).handler(),),
-            credentials=credentials,
+            methods=(AccessLogs(self.unseen).methods,),
+            tls=secure,
             host=options.host,
             max_message_bytes=(options.grpc_max_recv_msg_size, options.grpc_max_send_msg_size),
         )
@@ -203,7 +207,7 @@ class App:
         await asyncio.wait((drain, told))
 
     async def _start(
-        self, serving: Coroutine[Any, Any, None], health: aio.Server, admin: AdminServer
+        self, serving: Coroutine[Any, Any, None], health: RpcServer, admin: AdminServer
     ) -> None:
         await serving
         await health.start()

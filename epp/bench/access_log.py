@@ -27,10 +27,12 @@ from epp.model import Endpoint, EndpointId, InferenceRequest, Pick
 from epp.plugin import Observer
 from epp.pool import Pool
 from epp.process import garbage
+from epp.rpc.server import RpcServer
 
 FLUSH_SECONDS = 0.05  #: between two batches, as `GatewayOptions.log_flush_interval`
 START_SECONDS = 20.0  #: for the sender to start
 END_SECONDS = 10.0  #: for the last entries to come
+MOST_BYTES = 2**22  #: of a batch
 HOST, PORT = "127.0.0.1", 8000
 ENDPOINT = Endpoint(EndpointId(f"{HOST}:{PORT}"), HOST, PORT, "engine")
 
@@ -54,10 +56,9 @@ async def cost(rate: int, seconds: float) -> Cost:
     sender = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "epp.bench.access_log",
         f"--port={port}", f"--rate={rate}", f"--count={count}",
-    )  # fmt: skip  # before the server starts: gRPC dislikes forks
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((AccessLogs(unseen).handler(),))
-    server.add_insecure_port(f"{HOST}:{port}")
+    )  # fmt: skip
+    server = RpcServer(AccessLogs(unseen).methods, most_bytes=(MOST_BYTES, MOST_BYTES))
+    server.bind(HOST, port)
     await server.start()
     try:
         await asyncio.wait_for(unseen.opened.wait(), START_SECONDS)

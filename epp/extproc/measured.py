@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Protocol
-
-import grpc
-from grpc import aio
+from typing import Protocol
 
 from epp.clock import Clock
 from epp.extproc.needs import AnswerTimes
-from epp.extproc.server import Around, ExtProcService, Process, Stream
+from epp.extproc.server import Around, ExtProcService, Stream
+from epp.rpc.call import Call
+from epp.rpc.connection import Method
+from epp.rpc.status import Aborted, Code
 
 EVERY = 16
 
@@ -34,8 +34,8 @@ class MeasuredStream(Stream):
 
     __slots__ = ("_bytes", "_handled", "_head_at", "_now", "_piece_at", "_told")
 
-    def __init__(self, service: ExtProcService, context: Any, *, clock: Clock) -> None:
-        super().__init__(service, context)
+    def __init__(self, service: ExtProcService, call: Call, *, clock: Clock) -> None:
+        super().__init__(service, call)
         self._now = clock.now
         self._handled = 0.0  #: seconds spent on the answer
         self._head_at: float | None = None
@@ -76,14 +76,14 @@ def measure(service: ExtProcService, times: Times, clock: Clock, *, lives: bool)
         service.around = timed(times.stream_closed, clock)
 
 
-def sampled(clock: Clock) -> Callable[[ExtProcService, Any], Stream]:
+def sampled(clock: Clock) -> Callable[[ExtProcService, Call], Stream]:
     """Return what opens streams: the first of `EVERY` is measured."""
     turns = count()
 
-    def open_stream(service: ExtProcService, context: Any) -> Stream:
+    def open_stream(service: ExtProcService, call: Call) -> Stream:
         if next(turns) % EVERY:
-            return Stream(service, context)
-        return MeasuredStream(service, context, clock=clock)
+            return Stream(service, call)
+        return MeasuredStream(service, call, clock=clock)
 
     return open_stream
 
@@ -94,16 +94,16 @@ def timed(closed: Callable[[str, float], None], clock: Clock) -> Around:
     A reset between two messages may be read as the stream's end, and is ``OK`` then.
     """
 
-    def around(process: Process) -> Process:
-        async def measured(messages: Any, context: Any) -> None:
+    def around(process: Method) -> Method:
+        async def measured(call: Call) -> None:
             began, code = clock.now(), "OK"
             try:
-                await process(messages, context)
+                await process(call)
             except asyncio.CancelledError:
                 code = "Canceled"
                 raise
-            except aio.AbortError:
-                code = _name(context.code())
+            except Aborted as error:
+                code = _name(error.code)
                 raise
             except BaseException:
                 code = "Unknown"
@@ -116,12 +116,6 @@ def timed(closed: Callable[[str, float], None], clock: Clock) -> Around:
     return around
 
 
-def _name(code: grpc.StatusCode | int) -> str:
+def _name(code: Code) -> str:
     """A status as Go spells it: ``DeadlineExceeded``."""
-    known = code if isinstance(code, grpc.StatusCode) else _BY_NUMBER.get(code)
-    if known is None:
-        return "Unknown"
-    return "".join(word.capitalize() for word in known.name.split("_"))
-
-
-_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
+    return "".join(word.capitalize() for word in code.name.split("_"))

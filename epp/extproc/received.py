@@ -1,21 +1,19 @@
-"""Messages of the smaller gRPC services, decoded where a wrong one can be answered.
-
-A deserialiser that gRPC calls may not refuse: it logs a traceback for each message that is none,
-and anybody who reaches the port could fill the log.
-"""
+"""Messages of the smaller gRPC services, decoded where a wrong one can be answered."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import grpc
 from google.protobuf.message import DecodeError
 
+from epp.rpc.call import Call, EndOfMessages
+from epp.rpc.status import Code
 
-async def decoded(kind: Any, data: bytes, context: Any) -> Any:
+
+async def decoded(kind: Any, data: bytes | EndOfMessages, call: Call) -> Any:
     """Return ``data`` as a message of ``kind``; end the call with INVALID_ARGUMENT if it is none."""
     try:
         return kind.FromString(data)
-    except DecodeError:
+    except (DecodeError, TypeError):  # of no message at all
         name = kind.DESCRIPTOR.full_name
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"this is no {name}")
+        await call.abort(Code.INVALID_ARGUMENT, f"this is no {name}")

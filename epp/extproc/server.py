@@ -3,9 +3,9 @@
 What a stream does is decided in `session`; here is only what must wait. Every way a stream can
 end ends its exchange exactly once, and every error gets an answer: an `EppError` its own, any
 other exception is logged once, without its message, and answered 500. Cancellation always
-passes through: a handler that swallows it leaks its call (grpc/grpc#43360).
+passes through: whoever waits for a call to end would wait for ever.
 
-Messages cross gRPC as bytes, so that constant replies are never built again.
+Messages come and go as bytes, so that constant replies are never built again.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import asyncio
 import logging
 import traceback
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import grpc
 import msgspec
-from grpc import aio
 
 from epp.answering import Restoring, restoring_of
 from epp.errors import EppError, Internal, ShuttingDown, TooSlow
@@ -48,10 +46,11 @@ from epp.extproc.uploads import Uploads
 from epp.formats.injected import asking_usage
 from epp.headers import REQUEST_ID
 from epp.model import InferenceRequest, Outcome
+from epp.rpc.call import Call, EndOfMessages
+from epp.rpc.connection import Method, Methods
+from epp.rpc.status import CallError, Code
 
 log = logging.getLogger(__name__)
-
-_EOF = aio.EOF
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -70,8 +69,7 @@ class Settings(msgspec.Struct, frozen=True):
     Envoy's ``message_timeout``, by default 0.2 s."""
 
 
-Process = Callable[[Any, Any], Coroutine[Any, Any, None]]  #: of a stream's messages and context
-Around = Callable[[Process], Process]
+Around = Callable[[Method], Method]
 
 
 def _new_id() -> str:
@@ -117,7 +115,7 @@ class ExtProcService:
         self.tracing: Tracing | None = None  #: told of every stream; None traces nothing
         self.budget = BodyBudget(self.settings.max_buffered_bytes)
         self.uploads = Uploads(self.settings.body_timeout)
-        self.open_stream: Callable[[ExtProcService, Any], Stream] = Stream
+        self.open_stream: Callable[[ExtProcService, Call], Stream] = Stream
         self.around: Around | None = None  #: wraps the handling of each stream
         self.active = 0  #: streams open now
         self.draining = False  #: new streams are answered with `ShuttingDown`
@@ -125,14 +123,12 @@ class ExtProcService:
         self.idle = asyncio.Event()  #: set while no stream is open
         self.idle.set()
 
-    def handler(self, port: int = 0) -> grpc.GenericRpcHandler:
-        """The gRPC handler of `wire.SERVICE`, on a pool's own ``port`` if not 0."""
-        process: Process = partial(self._process, port=port) if port else self._process
+    def methods(self, port: int = 0) -> Methods:
+        """What gateways call, on a pool's own ``port`` if not 0."""
+        process: Method = partial(self._process, port=port)
         if self.around is not None:
             process = self.around(process)
-        return grpc.method_handlers_generic_handler(
-            wire.SERVICE, {"Process": grpc.stream_stream_rpc_method_handler(process)}
-        )
+        return {f"/{wire.SERVICE}/Process": process}
 
     def warn_hidden(self) -> None:
         """Say once that usage is not asked for, since it could not be taken out of the answer."""
@@ -143,11 +139,11 @@ class ExtProcService:
                 " in mode FULL_DUPLEX_STREAMED"
             )
 
-    async def _process(self, _messages: Any, context: Any, *, port: int = 0) -> None:
+    async def _process(self, call: Call, *, port: int = 0) -> None:
         self.active += 1
         self.idle.clear()
         self.counters.stream_started()
-        stream = self.open_stream(self, context)
+        stream = self.open_stream(self, call)
         stream.port = port
         try:
             await stream.run()
@@ -165,16 +161,16 @@ class Stream:
     """One stream's session and exchange, for as long as it is open."""
 
     __slots__ = (
-        "_asked_usage", "_closed", "_context", "_desk", "_exchange", "_failed", "_forwarded",
+        "_asked_usage", "_call", "_closed", "_desk", "_exchange", "_failed", "_forwarded",
         "_late", "_pending", "_refuse", "_restoring", "_service", "_session", "_task", "port",
     )  # fmt: skip
 
-    def __init__(self, service: ExtProcService, context: Any) -> None:
+    def __init__(self, service: ExtProcService, call: Call) -> None:
         settings = service.settings
         self.port = 0  #: where it came in; 0: the port that all pools share
         self._service = service
         self._desk: Desk = service  #: where the request is dealt with
-        self._context = context
+        self._call = call
         self._session = Session(
             max_body_bytes=settings.max_body_bytes,
             budget=service.budget,
@@ -189,7 +185,8 @@ class Stream:
         self._forwarded = False  #: all that forwards the request was written, or nearly
         self._failed = False  #: an error of ours after the pick
         self._closed = False  #: the gateway closed the stream in order, or may do so now
-        self._pending: asyncio.Future[Any] | None = None  #: a read begun while guessing
+        #: A read begun while guessing.
+        self._pending: asyncio.Future[bytes | EndOfMessages] | None = None
         self._task: asyncio.Task[Any] | None = None  #: that waits for the rest of a body
         self._late = False  #: the body took too long
 
@@ -211,18 +208,18 @@ class Stream:
             self._task.cancel()
 
     async def _run(self) -> None:
-        session, read = self._session, self._context.read
+        session, read = self._session, self._call.read
         while not (session.finished or self._closed):
             guessing = session.guessing or self._pending is not None
             data = await (self._read_guessing() if guessing else read())
-            if data is _EOF:
+            if isinstance(data, EndOfMessages):
                 self._closed = True
                 return
             try:
                 await self._step(data)
             except EppError as error:
                 await self._reject(error)
-            except aio.BaseError:
+            except CallError:
                 raise  # the stream is gone: nobody is left to answer
             except Exception as error:  # noqa: BLE001 - no exception escapes without an answer
                 self._log(error)
@@ -233,6 +230,7 @@ class Stream:
         session, exchange = self._session, self._exchange
         session.free()
         self._service.uploads.ended(self)
+        self._task = None  # once cancelled it keeps its frames, and so the body, by a circle
         if self._pending is not None:
             self._pending.cancel()
         if session.spurious:
@@ -258,7 +256,7 @@ class Stream:
 
     async def _step(self, data: bytes | None) -> None:
         """Take one message, None for the gateway's silence; write what it asks for."""
-        session, write = self._session, self._context.write
+        session, write = self._session, self._call.write
         event = session.silence() if data is None else self._receive(data)
         if type(event) is RequestReady:
             self._service.uploads.ended(self)
@@ -318,7 +316,7 @@ class Stream:
             raise ShuttingDown("the endpoint picker is shutting down")
         choose = self._service.choose
         if choose is not None and type(message) is Head and message.side is Side.REQUEST:
-            self._desk = choose(data, self._context, self.port)
+            self._desk = choose(data, self._call, self.port)
         return self._session.receive(message)
 
     def _observe(self, event: Event, exchange: Exchange) -> Metadata | None:
@@ -355,11 +353,9 @@ class Stream:
         if service.tracing is not None:
             service.tracing.refused(error)
         if not self._session.reject(error):
-            await self._context.abort(
-                grpc.StatusCode.INTERNAL, "the endpoint picker failed within a response"
-            )
+            await self._call.abort(Code.INTERNAL, "the endpoint picker failed within a response")
         for reply in self._session.replies():
-            await self._context.write(wire.encode(reply))
+            await self._call.write(wire.encode(reply))
 
     def _log(self, error: Exception) -> None:
         """Say what failed and where, without the exception's message: it may quote a prompt."""
@@ -373,10 +369,10 @@ class Stream:
             extra={"fields": {REQUEST_ID: self._session.id}},
         )
 
-    async def _read_guessing(self) -> Any:
+    async def _read_guessing(self) -> bytes | EndOfMessages | None:
         """Read a message, or None if the gateway stays silent; that read then goes on."""
         if self._pending is None:
-            self._pending = asyncio.ensure_future(self._context.read())
+            self._pending = asyncio.ensure_future(self._call.read())
         seconds = self._service.settings.silence_seconds if self._session.guessing else None
         done, _ = await asyncio.wait({self._pending}, timeout=seconds)
         if not done:

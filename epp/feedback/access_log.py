@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
 from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
@@ -22,6 +20,9 @@ from epp.feedback.logged import StreamAccessLogsMessage
 from epp.feedback.unseen import Entry, Unseen
 from epp.formats.usage import MOST as MOST_COUNT
 from epp.model import Outcome, Usage, join_host_port
+from epp.rpc.call import Call
+from epp.rpc.connection import Methods
+from epp.rpc.status import Code
 
 SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 MOST = float(MOST_COUNT)  #: as the numbers of an entry are
@@ -43,29 +44,22 @@ class AccessLogs:
     def __init__(self, unseen: Unseen) -> None:
         self._unseen = unseen
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """The gRPC handler of `SERVICE`."""
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "StreamAccessLogs": grpc.stream_unary_rpc_method_handler(
-                    self._stream,
-                    response_serializer=als_pb2.StreamAccessLogsResponse.SerializeToString,
-                )
-            },
-        )
+    @property
+    def methods(self) -> Methods:
+        """What gateways call."""
+        return {f"/{SERVICE}/StreamAccessLogs": self._stream}
 
-    async def _stream(self, messages: AsyncIterator[bytes], context: Any) -> Any:
+    async def _stream(self, call: Call) -> None:
         self._unseen.log_opened()
         try:
-            async for data in messages:
+            while isinstance(data := await call.read(), bytes):
                 if len(data) > MOST_BYTES:
-                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _TOO_LARGE)
-                message = await decoded(StreamAccessLogsMessage, data, context)
+                    await call.abort(Code.RESOURCE_EXHAUSTED, _TOO_LARGE)
+                message = await decoded(StreamAccessLogsMessage, data, call)
                 await self._take(message.http_logs.log_entry)
         finally:
             self._unseen.log_closed()
-        return als_pb2.StreamAccessLogsResponse()
+        await call.write(als_pb2.StreamAccessLogsResponse().SerializeToString())
 
     async def _take(self, entries: Any) -> None:
         """Take a batch; of one that nobody's Envoy sends, a part a turn of the loop."""

@@ -1,31 +1,26 @@
 """The least TLS version and the cipher suites, by the names that Go has for them.
 
-gRPC takes both only from the environment, once, when it is first imported: `apply` comes before.
-It knows TLS 1.2 and 1.3. The suites of 1.3 cannot be chosen, in Go neither. 1.2 is turned off by
-leaving it only a suite that no certificate serves: there is no other switch.
+The suites of TLS 1.3 cannot be chosen, in Go neither. Whoever names only such suites wants 1.3.
 
-**Source:** Go's ``crypto/tls`` constants; gRPC core, doc/environment_variables.md.
+**Source:** Go's ``crypto/tls`` constants; OpenSSL's names, ciphers(1).
 """
 
 from __future__ import annotations
 
-import os
 import re
+import ssl
 
 from epp.errors import ConfigError
 
 VERSIONS = {"VersionTLS10": 12, "VersionTLS11": 12, "VersionTLS12": 12, "VersionTLS13": 13}
-"""What each becomes: gRPC speaks nothing below 1.2."""
-
-VARIABLE = "GRPC_SSL_CIPHER_SUITES"
-NO_TLS_12 = "ECDHE-PSK-CHACHA20-POLY1305"  #: wants a pre-shared key, which there never is
+"""What each becomes: nothing below 1.2 is spoken."""
 
 _OF_TLS_13 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 _OLD_NAMES = {
     f"TLS_ECDHE_{key}_WITH_CHACHA20_POLY1305": f"TLS_ECDHE_{key}_WITH_CHACHA20_POLY1305_SHA256"
     for key in ("RSA", "ECDSA")
 }
-#: What both Go and BoringSSL know.
+#: What both Go and OpenSSL know.
 _OFFERED = re.compile(
     r"TLS_ECDHE_(RSA|ECDSA)_WITH_(AES_(128|256)_CBC_SHA|AES_128_CBC_SHA256|AES_128_GCM_SHA256|"
     r"AES_256_GCM_SHA384|CHACHA20_POLY1305_SHA256)|"
@@ -38,35 +33,53 @@ _BROKEN = re.compile(
 )
 
 
-def suites_of(least: str, names: str) -> str:
-    """Return what gRPC is told; "" leaves its own choice.
-
-    Args:
-        least: a key of `VERSIONS`; "" is 1.2.
-        names: Go's names of suites, separated by commas.
+def suites_of(names: str) -> tuple[str, ...]:
+    """Return OpenSSL's names of the suites of TLS 1.2 among ``names``.
 
     Raises:
         ConfigError: a name is unknown.
     """
-    if least and least not in VERSIONS:
-        raise ConfigError(f"--tls-min-version={least} is none of {', '.join(VERSIONS)}")
-    given = [
-        _OLD_NAMES.get(name.strip(), name.strip()) for name in names.split(",") if name.strip()
-    ]
+    given = _given(names)
     for name in given:
         if not (name in _OF_TLS_13 or _OFFERED.fullmatch(name) or _BROKEN.fullmatch(name)):
             raise ConfigError(f"--tls-cipher-suites: no cipher suite is called {name!r}")
-    offered = [name for name in given if _OFFERED.fullmatch(name)]
-    if VERSIONS.get(least) == 13 or (given and not offered):
-        return NO_TLS_12
-    return ":".join(offered)
+    return tuple(_openssl(name) for name in given if _OFFERED.fullmatch(name))
 
 
-def apply(least: str, names: str) -> None:
-    """Tell gRPC. It must not have been imported.
+def apply(context: ssl.SSLContext, least: str, names: str) -> None:
+    """Have ``context`` speak these versions and suites only.
+
+    Args:
+        context: a server's.
+        least: a key of `VERSIONS`; "" is 1.2.
+        names: Go's names of suites, separated by commas; "" leaves OpenSSL's choice.
 
     Raises:
-        ConfigError: see `suites_of`.
+        ConfigError: the version or a suite is unknown.
     """
-    if suites := suites_of(least, names):
-        os.environ[VARIABLE] = suites
+    if least and least not in VERSIONS:
+        raise ConfigError(f"--tls-min-version={least} is none of {', '.join(VERSIONS)}")
+    suites = suites_of(names)
+    if VERSIONS.get(least) == 13 or (_given(names) and not suites):
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        return
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if suites:
+        try:
+            context.set_ciphers(":".join(suites))
+        except ssl.SSLError as error:
+            raise ConfigError(f"--tls-cipher-suites: OpenSSL has none of {names}") from error
+
+
+def _given(names: str) -> list[str]:
+    told = (name.strip() for name in names.split(","))
+    return [_OLD_NAMES.get(name, name) for name in told if name]
+
+
+def _openssl(name: str) -> str:
+    """``TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`` is ``ECDHE-RSA-AES128-GCM-SHA256`` there."""
+    exchange, _, cipher = name.removeprefix("TLS_").partition("_WITH_")
+    cipher = cipher.replace("AES_", "AES").replace("_CBC_", "_")
+    if cipher.startswith("CHACHA20"):
+        cipher = cipher.removesuffix("_SHA256")
+    return (cipher if exchange == "RSA" else f"{exchange}_{cipher}").replace("_", "-")

@@ -174,9 +174,7 @@ def test_tls_with_a_certificate_that_is_renewed_while_serving(tmp_path: Path) ->
     write(tmp_path, old)
 
     async def main() -> None:
-        server = build_server(
-            Picker().service, host="127.0.0.1", credentials=tls.credentials(tmp_path)
-        )
+        server = build_server(Picker().service, host="127.0.0.1", tls=tls.context_of(tmp_path))
         await server.start()
         try:
             assert await ask(channel_to(server.port, old[1])) == "10.0.0.1:8000"
@@ -203,8 +201,9 @@ def test_b198_a_client_in_the_wrong_mode_fails_at_once_and_the_log_says_the_mode
     """Field problem B198: a silent hang where one side speaks TLS (kgateway-dev/kgateway#11429)."""
 
     async def main() -> None:
-        credentials = tls.credentials() if secure else None
-        server = build_server(Picker().service, host="127.0.0.1", credentials=credentials)
+        server = build_server(
+            Picker().service, host="127.0.0.1", tls=tls.context_of() if secure else None
+        )
         await server.start()
         try:
             began = time.monotonic()

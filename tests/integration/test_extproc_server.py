@@ -22,6 +22,7 @@ from epp.extproc.needs import Counters
 from epp.extproc.port.listen import build_server
 from epp.extproc.server import Settings
 from epp.model import Ending, InferenceRequest, Outcome
+from epp.rpc.call import Call
 from tests.support import build
 from tests.support import ext_proc as gw
 from tests.support.ext_proc import Gateway, Picker
@@ -420,18 +421,16 @@ def test_headers_can_be_set_on_the_answer_and_its_pieces_watched() -> None:
 
 
 def test_other_services_share_the_port() -> None:
-    async def echo(data: bytes, _context: Any) -> bytes:
-        return data
-
-    handler = grpc.method_handlers_generic_handler(
-        "test.Echo", {"Say": grpc.unary_unary_rpc_method_handler(echo)}
-    )
+    async def echo(call: Call) -> None:
+        data = await call.read()
+        assert isinstance(data, bytes)
+        await call.write(data)
 
     async def script(gateway: Gateway) -> bytes:
         said: bytes = await gateway.channel.unary_unary("/test.Echo/Say")(b"hi")
         return said
 
-    assert run(Picker(), script, handlers=[handler]) == b"hi"
+    assert run(Picker(), script, methods=[{"/test.Echo/Say": echo}]) == b"hi"
 
 
 # --- many --------------------------------------------------------------------------

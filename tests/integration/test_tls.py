@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from epp.errors import ConfigError
-from epp.process.ciphers import NO_TLS_12, suites_of
+from epp.process.ciphers import apply, suites_of
 from tests.support.certificates import Authority
 from tests.support.handshake import Agreed, shake_hands
 from tests.support.process import eventually
@@ -159,29 +159,50 @@ def test_a_suite_that_go_does_not_have_ends_the_start() -> None:
     assert "no cipher suite is called 'TLS_NO_SUCH'" in said
 
 
+def told(least: str, names: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    apply(context, least, names)
+    return context
+
+
 @pytest.mark.parametrize(
-    ("least", "names", "told"),
+    ("least", "names", "version"),
     [
-        ("", "", ""),
-        ("VersionTLS10", "", ""),
-        ("VersionTLS12", "", ""),
-        ("VersionTLS13", "", NO_TLS_12),
-        ("VersionTLS13", "TLS_RSA_WITH_AES_128_CBC_SHA", NO_TLS_12),
-        ("", "TLS_AES_128_GCM_SHA256", NO_TLS_12),
-        ("", "TLS_RSA_WITH_RC4_128_SHA,TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA", NO_TLS_12),
-        ("", " TLS_RSA_WITH_AES_256_CBC_SHA , ,", "TLS_RSA_WITH_AES_256_CBC_SHA"),
+        ("", "", V.TLSv1_2),
+        ("VersionTLS10", "", V.TLSv1_2),
+        ("VersionTLS12", "", V.TLSv1_2),
+        ("VersionTLS13", "", V.TLSv1_3),
+        ("VersionTLS13", "TLS_RSA_WITH_AES_128_CBC_SHA", V.TLSv1_3),
+        ("", "TLS_AES_128_GCM_SHA256", V.TLSv1_3),
+        ("", "TLS_RSA_WITH_RC4_128_SHA,TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA", V.TLSv1_3),
+        ("", "TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_AES_256_CBC_SHA", V.TLSv1_2),
+    ],
+)
+def test_the_least_version_is_the_one_told_or_that_of_the_suites(
+    least: str, names: str, version: ssl.TLSVersion
+) -> None:
+    assert told(least, names).minimum_version == version
+
+
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [
+        (" TLS_RSA_WITH_AES_256_CBC_SHA , ,", ["AES256-SHA"]),
+        ("TLS_RSA_WITH_AES_128_GCM_SHA256", ["AES128-GCM-SHA256"]),
+        ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256", ["ECDHE-RSA-AES128-SHA256"]),
         (
-            "VersionTLS11",
             "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305,TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
-            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256:TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+            ["ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-ECDSA-AES256-GCM-SHA384"],
         ),
     ],
 )
-def test_what_grpc_is_told(least: str, names: str, told: str) -> None:
-    assert suites_of(least, names) == told
+def test_openssl_has_go_s_suites_by_names_of_its_own(names: str, known: list[str]) -> None:
+    of_tls_1_2 = [suite["name"] for suite in told("", names).get_ciphers()]
+    assert [name for name in of_tls_1_2 if not name.startswith("TLS_")] == known
+    assert list(suites_of(names)) == known
 
 
 @pytest.mark.parametrize("least", ["TLS13", "VersionTLS14"])
 def test_an_unknown_version_is_refused(least: str) -> None:
     with pytest.raises(ConfigError, match="VersionTLS13"):
-        suites_of(least, "")
+        told(least, "")

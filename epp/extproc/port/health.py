@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
-import grpc
 from grpc_health.v1 import health_pb2 as pb
 
 from epp.extproc import wire
 from epp.extproc.received import decoded
+from epp.rpc.call import Call
+from epp.rpc.connection import Methods
+from epp.rpc.status import Code
 
 SERVICE = "grpc.health.v1.Health"
 LIVENESS = "liveness"
@@ -48,21 +49,11 @@ class HealthService:
         """Be not ready from now on; watchers hear it at once."""
         self._draining.set()
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """The gRPC handler of `SERVICE`; one service may stand on several ports."""
-        tell = pb.HealthCheckResponse.SerializeToString
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "Check": grpc.unary_unary_rpc_method_handler(self._check, response_serializer=tell),
-                "Watch": grpc.unary_stream_rpc_method_handler(
-                    self._watch, response_serializer=tell
-                ),
-                "List": grpc.unary_unary_rpc_method_handler(
-                    self._list, response_serializer=pb.HealthListResponse.SerializeToString
-                ),
-            },
-        )
+    @property
+    def methods(self) -> Methods:
+        """What can be called; one service may stand on several ports."""
+        calls = {"Check": self._check, "Watch": self._watch, "List": self._list}
+        return {f"/{SERVICE}/{name}": method for name, method in calls.items()}
 
     def status(self, service: str) -> int:
         """The status of one service, a ``ServingStatus``; SERVICE_UNKNOWN for a stranger."""
@@ -73,29 +64,29 @@ class HealthService:
         ready = not self._draining.is_set() and self._ready()
         return int(_SERVING if ready else _NOT_SERVING)
 
-    async def _check(self, data: bytes, context: Any) -> Any:
-        request = await decoded(pb.HealthCheckRequest, data, context)
+    async def _check(self, call: Call) -> None:
+        request = await decoded(pb.HealthCheckRequest, await call.read(), call)
         status = self.status(request.service)
         if status == _UNKNOWN:
             names = ", ".join(repr(name) for name in (*READINESS, LIVENESS))
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service; known are {names}")
-        return pb.HealthCheckResponse(status=status)
+            await call.abort(Code.NOT_FOUND, f"unknown service; known are {names}")
+        await call.write(_told(status))
 
-    async def _watch(self, data: bytes, context: Any) -> None:
-        request = await decoded(pb.HealthCheckRequest, data, context)
+    async def _watch(self, call: Call) -> None:
+        request = await decoded(pb.HealthCheckRequest, await call.read(), call)
         told: int | None = None
         while True:
             status = self.status(request.service)
             if status != told:
-                await context.write(pb.HealthCheckResponse(status=status))
+                await call.write(_told(status))
                 told = status
             await self._change()
 
-    async def _list(self, data: bytes, context: Any) -> Any:
-        await decoded(pb.HealthListRequest, data, context)
+    async def _list(self, call: Call) -> None:
+        await decoded(pb.HealthListRequest, await call.read(), call)
         names = (*READINESS, LIVENESS) if self._elected else (*READINESS, OLDER, LIVENESS)
         statuses = {name: pb.HealthCheckResponse(status=self.status(name)) for name in names}
-        return pb.HealthListResponse(statuses=statuses)
+        await call.write(pb.HealthListResponse(statuses=statuses).SerializeToString())
 
     async def _change(self) -> None:
         """Return when a status may have changed."""
@@ -106,3 +97,7 @@ class HealthService:
             await asyncio.wait_for(self._draining.wait(), POLL_SECONDS)
         except TimeoutError:
             return
+
+
+def _told(status: int) -> bytes:
+    return pb.HealthCheckResponse(status=status).SerializeToString()  # type: ignore[no-any-return]

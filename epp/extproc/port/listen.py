@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Sequence
-
-import grpc
-from grpc import aio
 
 from epp.errors import ConfigError
 from epp.extproc.port.health import HealthService
 from epp.extproc.server import ExtProcService
 from epp.model import join_host_port
+from epp.rpc.connection import Method, Methods
+from epp.rpc.server import RpcServer
 
 log = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
 MESSAGE_SLACK = 1 * MIB  #: headers and framing around the largest body in one message
-LARGEST_MESSAGE = 2**31 - 1  #: gRPC counts in a signed 32-bit integer
 ON_ITS_WAY_SECONDS = 0.1  #: for a stream that a gateway opened before it heard that we go
 LAST_WRITES_SECONDS = 1.0  #: for answers on their way when the last stream has ended
 
@@ -32,7 +31,7 @@ class PickerServer:
 
     def __init__(
         self,
-        server: aio.Server,
+        server: RpcServer,
         port: int,
         service: ExtProcService,
         health: HealthService | None,
@@ -97,75 +96,54 @@ def build_server(
     service: ExtProcService,
     *,
     health: HealthService | None = None,
-    handlers: Sequence[grpc.GenericRpcHandler] = (),
-    credentials: grpc.ServerCredentials | None = None,
+    methods: Sequence[Methods] = (),
+    tls: ssl.SSLContext | None = None,
     host: str = "0.0.0.0",
     port: int | OwnPort = 0,
-    max_message_bytes: int | tuple[int, int] | None = None,
+    max_message_bytes: tuple[int, int] = (0, 0),
 ) -> PickerServer:
     """Bind the ext_proc port. Call it in the running event loop.
 
     Args:
         service: the ext_proc service.
         health: served on the same port, and told to drain.
-        handlers: further services on the same port.
-        credentials: None serves plain text.
+        methods: of further services on the same port.
+        tls: None serves plain text.
         host: address to listen on.
         port: 0 takes a free one; see `PickerServer.port`. What comes to an `OwnPort` is for the
             pool whose it is.
-        max_message_bytes: largest message; a pair is for those received and those sent. None and
-            0 allow the service's largest body, and 16 MiB at least.
+        max_message_bytes: largest message received, and sent. 0 allows the service's largest body,
+            and 16 MiB at least.
 
     Raises:
         ConfigError: the port cannot be bound.
     """
     largest = max(16 * MIB, service.settings.max_body_bytes + MESSAGE_SLACK)
-    both = max_message_bytes
-    received, sent = both if isinstance(both, tuple) else (both, both)
-    server = aio.server(options=_options(received or largest, sent or largest))
-    extra = [health.handler()] if health is not None else []
-    process = service.handler(port if isinstance(port, OwnPort) else 0)
-    server.add_generic_rpc_handlers((process, *extra, *handlers))
-    bound = _bind(server, host, port, credentials)
-    return PickerServer(server, bound, service, health, secure=credentials is not None)
+    served: dict[str, Method] = {}
+    own = service.methods(port if isinstance(port, OwnPort) else 0)
+    for each in (own, *([health.methods] if health is not None else []), *methods):
+        served.update(each)
+    received, sent = max_message_bytes
+    server = RpcServer(served, most_bytes=(received or largest, sent or largest), tls=tls)
+    bound = _bind(server, host, port)
+    return PickerServer(server, bound, service, health, secure=tls is not None)
 
 
 def build_health_server(
     health: HealthService, *, host: str = "0.0.0.0", port: int = 0
-) -> tuple[aio.Server, int]:
+) -> tuple[RpcServer, int]:
     """Bind the plain-text health port; return the server, to be started, and its port.
 
     Raises:
         ConfigError: the port cannot be bound.
     """
-    server = aio.server(options=_options(MIB, MIB))
-    server.add_generic_rpc_handlers((health.handler(),))
-    return server, _bind(server, host, port, None)
+    server = RpcServer(health.methods, most_bytes=(MIB, MIB))
+    return server, _bind(server, host, port)
 
 
-def _bind(
-    server: aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None
-) -> int:
-    address = join_host_port(host, port)
+def _bind(server: RpcServer, host: str, port: int) -> int:
     try:
-        if credentials is None:
-            return int(server.add_insecure_port(address))
-        return int(server.add_secure_port(address, credentials))
-    except RuntimeError as error:
-        raise ConfigError(f"cannot listen on {address}: {error}") from error
-
-
-def _options(received: int, sent: int) -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_receive_message_length", min(received, LARGEST_MESSAGE)),
-        ("grpc.max_send_message_length", min(sent, LARGEST_MESSAGE)),
-        # A second picker on the port must fail to start, not take half of the traffic.
-        ("grpc.so_reuseport", 0),
-        # Gateways ping every few seconds, also while nothing is under way.
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-        ("grpc.http2.max_ping_strikes", 0),
-        # And we notice a gateway that is gone without a word.
-        ("grpc.keepalive_time_ms", 60_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
-    ]
+        return server.bind(host, port)
+    except OSError as error:
+        where = join_host_port(host, port)
+        raise ConfigError(f"cannot listen on {where}: {error}") from error

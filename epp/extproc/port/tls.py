@@ -1,4 +1,4 @@
-"""Credentials of the ext_proc port: a self-signed certificate, or one from a directory.
+"""TLS of the ext_proc port: a self-signed certificate, or one from a directory.
 
 Gateways do not verify the picker's certificate, they only speak TLS, so that a certificate made
 at the start serves. ECDSA P-256, since an RSA key of like strength takes seconds to make.
@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import ssl
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -55,26 +56,54 @@ def self_signed() -> Pair:
     return private, certificate.public_bytes(encoding)
 
 
-def credentials(directory: Path | None = None) -> grpc.ServerCredentials:
-    """Return the server's credentials.
+def context_of(
+    directory: Path | None = None, tune: Callable[[ssl.SSLContext], None] = lambda context: None
+) -> ssl.SSLContext:
+    """Return the server's TLS.
 
     Args:
         directory: holds ``tls.crt`` and ``tls.key``, PEM; None makes a self-signed pair.
+        tune: sets what else is to be set.
 
     Raises:
         ConfigError: the files cannot be read, or are not a certificate and its key.
     """
     if directory is None:
-        return grpc.ssl_server_credentials([self_signed()])
+        return _context(self_signed(), tune)
+    context = _context(read_pair(directory), tune)
     files = PairFiles(directory, "TLS")
+    renewed = [context]
 
-    def renewed() -> grpc.ServerCertificateConfiguration | None:
-        configuration = files.changed(_configuration)
-        if configuration is not None:
+    def look(handshake: ssl.SSLObject, _name: object, _context_now: object) -> None:
+        newer = files.changed(lambda pair: _context(pair, tune))
+        if newer is not None:
             log.info("read the TLS certificate in %s again", directory)
-        return configuration
+            renewed[0] = newer
+        handshake.context = renewed[0]
 
-    return grpc.dynamic_ssl_server_credentials(_configuration(read_pair(directory)), renewed)
+    context.sni_callback = look  # it is called without a name, too
+    return context
+
+
+def _context(pair: Pair, tune: Callable[[ssl.SSLContext], None]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_alpn_protocols(["h2"])
+    tune(context)
+    load_pair(context, pair)
+    return context
+
+
+def load_pair(context: ssl.SSLContext, pair: Pair) -> None:
+    """Have ``context`` show this pair.
+
+    The ssl module reads files only, and the root file system may be read-only.
+    """
+    key, chain = pair
+    shared = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a private folder in it
+    with tempfile.TemporaryDirectory(dir=shared) as folder:
+        (Path(folder) / KEY).write_bytes(key)
+        (Path(folder) / CERTIFICATE).write_bytes(chain)
+        context.load_cert_chain(Path(folder) / CERTIFICATE, Path(folder) / KEY)
 
 
 def read_pair(directory: Path) -> Pair:
@@ -136,7 +165,3 @@ class PairFiles:
             return None
         self._seen = stamp
         return taken
-
-
-def _configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([pair])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
 import pytest
 from envoy.config.core.v3 import base_pb2
 from envoy.data.accesslog.v3 import accesslog_pb2 as pb
@@ -19,6 +17,8 @@ from epp.feedback.access_log import AT_ONCE, METADATA, MOST_BYTES, AccessLogs
 from epp.feedback.logged import StreamAccessLogsMessage
 from epp.feedback.unseen import Entry
 from epp.model import Outcome, Usage
+from epp.rpc.call import EOF, EndOfMessages
+from epp.rpc.status import Aborted, Code
 
 THEIRS = (
     als_pb2.StreamAccessLogsMessage, als_pb2.StreamAccessLogsMessage.HTTPAccessLogEntries,
@@ -233,29 +233,31 @@ class Taken:
             self.turns += 1
 
 
-class Refused(Exception):
-    """What `abort` raises."""
-
-
 class Call:
-    """The server's side of a call."""
+    """The server's side of a call that brings ``messages``."""
 
-    async def abort(self, code: grpc.StatusCode, _details: str) -> None:
-        raise Refused(code)
+    def __init__(self, *messages: bytes) -> None:
+        self._messages = list(messages)
+
+    async def read(self) -> bytes | EndOfMessages:
+        return self._messages.pop(0) if self._messages else EOF
+
+    async def write(self, _message: bytes) -> None:
+        assert not self._messages
+
+    async def abort(self, code: Code, details: str) -> None:
+        raise Aborted(code, details)
 
 
 def taken(*messages: bytes) -> Taken:
     """Have a log send ``messages``, while others use the loop."""
     unseen: Any = Taken()
-
-    async def sent() -> AsyncIterator[bytes]:
-        for message in messages:
-            yield message
+    stream: Any = next(iter(AccessLogs(unseen).methods.values()))
 
     async def run() -> None:
         others = asyncio.create_task(unseen.tick())
         try:
-            await AccessLogs(unseen)._stream(sent(), Call())
+            await stream(Call(*messages))
         finally:
             others.cancel()
             assert unseen.logs == 0
@@ -275,5 +277,5 @@ def test_a_batch_of_envoys_is_taken_in_one_turn() -> None:
 
 
 def test_a_message_that_is_too_large_ends_its_log() -> None:
-    with pytest.raises(Refused, match="RESOURCE_EXHAUSTED"):
+    with pytest.raises(Aborted, match="RESOURCE_EXHAUSTED"):
         taken(b"\x12\x00" * (MOST_BYTES // 2 + 1))

@@ -1,0 +1,1 @@
+"""A small gRPC server: HTTP/2 on the event loop's own sockets (ADR 0011)."""

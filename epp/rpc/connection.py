@@ -1,0 +1,346 @@
+"""One HTTP/2 connection: frames in, calls begun and fed, windows kept.
+
+A client that breaks the protocol loses its connection, with the reason in GOAWAY; one that sends
+what it may not, or floods us with what we must answer, too.
+
+**Source:** RFC 9113, 5 and 6; gRPC, doc/PROTOCOL-HTTP2.md and doc/keepalive.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+
+from epp.rpc import frames
+from epp.rpc.call import WINDOW, Call
+from epp.rpc.frames import Broken, Fault
+from epp.rpc.heads import MOST_BYTES, Heads, not_grpc
+from epp.rpc.status import Aborted, Code, Gone
+
+Method = Callable[[Call], Awaitable[None]]
+Methods = Mapping[str, Method]  #: by path: ``/package.Service/Method``
+
+PING_SECONDS = 60.0  #: without a word from the other side, until it is asked whether it lives
+ANSWER_SECONDS = 20.0  #: to answer that, and to begin
+MOST_BLOCK = 2 * MOST_BYTES  #: bytes of a header block, which is compressed
+MOST_UNSENT = 2**24  #: bytes that wait to be sent: only who reads nothing gets there
+HIGH_WATER = 2**20  #: bytes that wait to be sent, at which calls wait, too
+REGRANT = 2**29  #: bytes received on the connection, until as many more are let in
+_SEEN = b"go away!"  #: of the ping whose answer says that GOAWAY was seen
+
+log = logging.getLogger(__name__)
+
+
+class Connection(asyncio.Protocol):
+    """One client.
+
+    Args:
+        methods: what can be called.
+        most_bytes: of a message that comes in, and of one that goes out.
+        opened: told of the connection when it is made, and
+        ended: when it is lost.
+    """
+
+    def __init__(
+        self,
+        methods: Methods,
+        most_bytes: tuple[int, int],
+        *,
+        opened: Callable[[Connection], None],
+        ended: Callable[[Connection], None],
+    ) -> None:
+        self.calls: dict[int, Call] = {}  #: open ones, by stream
+        self.window = frames.FIRST_WINDOW
+        self.most_frame = frames.MOST_PAYLOAD
+        self.most_taken, self.most_sent = most_bytes
+        self.paused = False
+        self.blocked: set[Call] = set()
+        self._methods = methods
+        self._opened, self._ended = opened, ended
+        self._loop = asyncio.get_running_loop()
+        self._heads = Heads()
+        self._begun = False  #: the preface has come
+        self._rest = b""  #: of a frame that is not whole
+        self._block: tuple[int, int, bytearray] | None = None  #: stream and flags of one not whole
+        self._last = 0  #: the newest stream
+        self._call_window = frames.FIRST_WINDOW  #: what each new call may send
+        self._received = 0  #: bytes of DATA since more was let in
+        self._heard = self._asked = False  #: since the last look; whether it lives
+        self._leaving = self._told = False  #: GOAWAY was sent; and it was seen
+        self._transport: asyncio.Transport
+        self._timer = self._loop.call_later(ANSWER_SECONDS, self.look)
+
+    # --- asyncio.Protocol --------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say what we take."""
+        self._transport = transport  # type: ignore[assignment]
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        self._opened(self)
+        most = {frames.INITIAL_WINDOW_SIZE: WINDOW, frames.MAX_HEADER_LIST_SIZE: MOST_BYTES}
+        everything = frames.MOST_WINDOW - frames.FIRST_WINDOW  # each call has a bound of its own
+        self.send(frames.settings(most) + frames.window_update(0, everything))
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has come."""
+        self._heard = True
+        data = self._rest + data if self._rest else data
+        try:
+            self._rest = data[self._take(data) :]
+        except Broken as error:
+            self.close(error.fault, str(error))
+
+    def pause_writing(self) -> None:
+        """Much waits to be sent."""
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        """It was sent."""
+        self.paused = False
+        self._wake()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Cancel every call."""
+        self._timer.cancel()
+        for call in list(self.calls.values()):
+            self._forget(call)
+            call.lost()
+        self._ended(self)
+
+    # --- for calls and the server --------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Send frames."""
+        self._transport.write(data)
+
+    def leave(self) -> None:
+        """Ask the client to go elsewhere; what it sent before it hears of it is dealt with."""
+        if not self._leaving:
+            self._leaving = True
+            asked = frames.frame(frames.PING, 0, 0, _SEEN)
+            self.send(frames.go_away(frames.MOST_WINDOW, Fault.NO_ERROR) + asked)
+
+    def close(self, fault: Fault = Fault.NO_ERROR, why: str = "") -> None:
+        """End the connection, and every call that is still open."""
+        if self._transport.is_closing():
+            return
+        for call in list(self.calls.values()):
+            call.fail(Code.UNAVAILABLE, why or "the server is stopping")
+        if self._begun:
+            self.send(frames.go_away(self._last, fault, why))
+        self._transport.close()
+
+    def abort(self) -> None:
+        """End it without a word."""
+        self._transport.abort()
+
+    def look(self) -> None:
+        """Drop a client that has not begun, or does not answer; ask one that is silent.
+
+        It goes on by itself.
+        """
+        self._timer.cancel()
+        if not self._begun or (self._asked and not self._heard):
+            self.abort()
+            return
+        self._asked = not self._heard
+        self._heard = False
+        if self._asked:
+            self.send(frames.frame(frames.PING, 0, 0, b"\0" * len(_SEEN)))
+        seconds = ANSWER_SECONDS if self._asked else PING_SECONDS
+        self._timer = self._loop.call_later(seconds, self.look)
+
+    # --- frames --------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> int:
+        """Take each whole frame of ``data``; return where the next one begins."""
+        at, size, unpack = self._after_preface(data), len(data), frames.HEAD.unpack_from
+        while size - at >= frames.HEAD.size and self._begun:
+            high, low, kind, flags, stream = unpack(data, at)
+            end_at = at + frames.HEAD.size + (high << 8 | low)
+            if high << 8 | low > frames.MOST_PAYLOAD:
+                raise Broken(Fault.FRAME_SIZE_ERROR, f"a frame of {high << 8 | low} bytes")
+            if end_at > size:
+                break
+            if self._block is not None and kind != frames.CONTINUATION:
+                raise Broken(Fault.PROTOCOL_ERROR, "headers were broken off by another frame")
+            payload = data[at + frames.HEAD.size : end_at]
+            if kind < len(self._TAKE):
+                self._TAKE[kind](self, flags, stream & frames.MOST_WINDOW, payload)
+            at = end_at
+        return at
+
+    def _after_preface(self, data: bytes) -> int:
+        if self._begun:
+            return 0
+        if not data.startswith(frames.PREFACE[: len(data)]):
+            raise Broken(Fault.PROTOCOL_ERROR, "this is not HTTP/2")
+        self._begun = len(data) >= len(frames.PREFACE)
+        return len(frames.PREFACE) if self._begun else 0
+
+    def _data(self, flags: int, stream: int, payload: bytes) -> None:
+        self._received += len(payload)
+        if self._received >= REGRANT:
+            self.send(frames.window_update(0, self._received))
+            self._received = 0
+        call = self.calls.get(stream)
+        if call is None:
+            self._known(stream)
+            return
+        call.feed(frames.unpadded(flags, payload), len(payload))
+        if flags & frames.END_STREAM:
+            call.half_close()
+
+    def _headers(self, flags: int, stream: int, payload: bytes) -> None:
+        block = frames.header_block(flags, payload)
+        if flags & frames.END_HEADERS:
+            self._head(flags, stream, block)
+        else:
+            self._block = (stream, flags, bytearray(block))
+
+    def _continuation(self, flags: int, stream: int, payload: bytes) -> None:
+        if self._block is None or stream != self._block[0] or not payload:
+            raise Broken(Fault.PROTOCOL_ERROR, "a continuation of nothing, or with nothing")
+        _, first, block = self._block
+        block += payload
+        if len(block) > MOST_BLOCK:
+            raise Broken(Fault.ENHANCE_YOUR_CALM, f"headers of over {MOST_BLOCK} bytes")
+        if flags & frames.END_HEADERS:
+            self._block = None
+            self._head(first, stream, bytes(block))
+
+    def _head(self, flags: int, stream: int, block: bytes) -> None:
+        head = self._heads.read(block)  # also of what is ignored: blocks refer to earlier ones
+        call = self.calls.get(stream)
+        if call is not None:  # trailers
+            call.half_close()
+            return
+        if not stream & 1:
+            raise Broken(Fault.PROTOCOL_ERROR, f"a client opened stream {stream}")
+        if stream <= self._last:
+            return  # trailers of a call that is over
+        self._last = stream
+        call = Call(self, stream, head, window=self._call_window)
+        if flags & frames.END_STREAM:
+            call.half_close()
+        self._begin(call)
+
+    def _priority(self, flags: int, stream: int, payload: bytes) -> None:
+        """Priorities change nothing here."""
+
+    def _reset(self, flags: int, stream: int, payload: bytes) -> None:
+        frames.number_of(payload)
+        call = self.calls.get(stream)
+        if call is None:
+            self._known(stream)
+            return
+        self._forget(call)
+        call.lost()
+
+    def _settings(self, flags: int, stream: int, payload: bytes) -> None:
+        if flags & frames.ACK:
+            return
+        told = frames.settings_of(payload)
+        self.most_frame = min(told.get(frames.MAX_FRAME_SIZE, self.most_frame), WINDOW)
+        window = told.get(frames.INITIAL_WINDOW_SIZE, self._call_window)
+        for call in self.calls.values():
+            call.window += window - self._call_window
+        self._call_window = window
+        self._answer(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self._wake()
+
+    def _push_promise(self, flags: int, stream: int, payload: bytes) -> None:
+        raise Broken(Fault.PROTOCOL_ERROR, "a client made a promise")
+
+    def _ping(self, flags: int, stream: int, payload: bytes) -> None:
+        if len(payload) != len(_SEEN):
+            raise Broken(Fault.FRAME_SIZE_ERROR, f"a ping of {len(payload)} bytes")
+        if not flags & frames.ACK:
+            self._answer(frames.frame(frames.PING, frames.ACK, 0, payload))
+        elif payload == _SEEN:
+            self._told = True
+            self._leave_if_done()
+
+    def _go_away(self, flags: int, stream: int, payload: bytes) -> None:
+        """The client opens no more calls; it closes the connection by itself."""
+
+    def _window_update(self, flags: int, stream: int, payload: bytes) -> None:
+        more = frames.number_of(payload)
+        call = self.calls.get(stream)
+        holder = self if not stream else call
+        if holder is None:
+            self._known(stream)
+            return
+        holder.window += more
+        if not more or holder.window > frames.MOST_WINDOW:
+            raise Broken(Fault.FLOW_CONTROL_ERROR, f"a window larger by {more} bytes")
+        if call is not None:
+            call.wake_writer()
+        elif self.blocked:
+            self._wake()
+
+    def _known(self, stream: int) -> None:
+        """Refuse what is about a stream that never was; what is about one that is over is late."""
+        if stream > self._last or not stream & 1:
+            raise Broken(Fault.PROTOCOL_ERROR, f"stream {stream} is not open")
+
+    def _answer(self, data: bytes) -> None:
+        """Send what the client can ask for without end."""
+        if self.paused and self._transport.get_write_buffer_size() > MOST_UNSENT:
+            raise Broken(Fault.ENHANCE_YOUR_CALM, "it asks and does not read the answers")
+        self.send(data)
+
+    # --- calls ---------------------------------------------------------------------------
+
+    def _begin(self, call: Call) -> None:
+        head = call.head
+        method = self._methods.get(head.path)
+        if not head.is_grpc:
+            self.send(not_grpc(call.number))
+        elif method is None:
+            call.finish(Code.UNIMPLEMENTED, f"there is no {head.path}")
+        else:
+            self.calls[call.number] = call
+            if head.seconds is not None:
+                late = (Code.DEADLINE_EXCEEDED, "the call took too long")
+                call.timer = self._loop.call_later(head.seconds, call.fail, *late)
+            call.task = self._loop.create_task(self._serve(method, call), name="call")
+
+    async def _serve(self, method: Method, call: Call) -> None:
+        try:
+            await method(call)
+            call.finish()
+        except Aborted as error:
+            call.finish(error.code, error.details)
+        except Gone:
+            pass
+        except Exception as error:  # noqa: BLE001 - the call is answered, and nothing else suffers
+            where = "".join(traceback.format_tb(error.__traceback__))
+            log.error("%s: unexpected %s\n%s", call.head.path, type(error).__name__, where)  # noqa: TRY400 - its message may quote a prompt
+            call.finish(Code.UNKNOWN, "unexpected error")
+        finally:
+            call.finish(Code.CANCELLED, "the call was cancelled")
+            call.task = None
+            self._forget(call)
+
+    def _forget(self, call: Call) -> None:
+        if self.calls.pop(call.number, None) is not None and call.timer is not None:
+            call.timer.cancel()
+        if self._leaving and not self.calls:
+            self._leave_if_done()
+
+    def _leave_if_done(self) -> None:
+        if self._told and not self.calls:
+            self.close()
+
+    def _wake(self) -> None:
+        for call in list(self.blocked):
+            call.wake_writer()
+
+    _TAKE = (
+        _data, _headers, _priority, _reset, _settings, _push_promise, _ping, _go_away,
+        _window_update, _continuation,
+    )  # fmt: skip
+    """What takes a frame, by its kind."""

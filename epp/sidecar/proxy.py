@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from epp.disagg.connectors import CONNECTORS, Mode, Unsplittable
+from epp.disagg.connectors.base import LEASE_PART
 from epp.errors import BadRequest
 from epp.sidecar import answers, head
 from epp.sidecar.allowed import Allowed
@@ -27,7 +28,6 @@ from epp.sidecar.legs.prefill import Prefills
 from epp.sidecar.metrics import Metrics
 from epp.sidecar.options import SidecarOptions
 
-LEASE_PART = 0.9  #: in which caches are read: a lease began before its prefill's answer came
 MOST_TIMES = 3  #: that an engine is asked for an answer which can be trusted
 HANDED_ON = "multipart/"  #: bodies of this kind are no JSON to any engine: they go on as they come
 

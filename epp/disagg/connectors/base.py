@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+LEASE_PART = 0.9  #: in which a cache is read: its lease began before the prefill's answer came
 BOOTSTRAP_PORT = 8998  #: of a prefill server, unless told otherwise; SGLang's and Mooncake's
 
 

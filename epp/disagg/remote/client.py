@@ -10,7 +10,8 @@ an answer:
 * a time-out is not tried again: the first endpoint may still compute, and a pool would fill up
   with prefills that nobody reads;
 * a status from 400 is not tried again: the endpoint that decodes says the same, to the client;
-* parameters older than the lease, or of an endpoint that restarted since, are never used.
+* parameters older than nine tenths of the lease, or of an endpoint that restarted since, are
+  never used.
 
 With connectors whose legs begin at once the request goes on at once, too. If its prefill fails
 later, the endpoint that decodes is told to give the request up.
@@ -29,7 +30,7 @@ from msgspec import Meta
 from epp import plugin
 from epp.config.units import parse_duration
 from epp.disagg.connectors import CONNECTORS, BadAnswer, Mode, Transfer, Unsplittable
-from epp.disagg.connectors.base import BOOTSTRAP_PORT
+from epp.disagg.connectors.base import BOOTSTRAP_PORT, LEASE_PART
 from epp.disagg.remote.health import Health
 from epp.disagg.remote.leg import Answer, Http, LegFailed, Sent
 from epp.headers import SLO_TTFT_MS, first
@@ -151,7 +152,7 @@ class PrefillClient:
             return await self._both(request, endpoint, sent, this)
         answer = await self._http.prefill(endpoint, request, sent)
         body = self._spliced(request, answer, transfer)
-        if self._clock.now() - answer.at >= self._lease:
+        if self._clock.now() - answer.at >= LEASE_PART * self._lease:
             raise LegFailed("lease-expired", again=False, blame=False)
         if not self._lasts(endpoint, this.life):
             raise LegFailed("restarted", blame=False)

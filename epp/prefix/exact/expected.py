@@ -66,10 +66,12 @@ class Expected:
         """
         if held >= len(names) or len(self._until) + len(names) - held > MOST_BLOCKS:
             return
-        for name in names[held:]:
-            if name not in self._until:
-                self._blocks.add(name, self._place)
-            self._until[name] = max(until, self._until.get(name, until))
+        now = self._until
+        fresh = [name for name in names[held:] if name not in now]
+        self._blocks.add_all(fresh, self._place)
+        if len(fresh) < len(names) - held:
+            now.update({name: until for name in names[held:] if now.get(name, until) < until})
+        now.update(dict.fromkeys(fresh, until))
         self._count += 1
         self._names += len(names)
         heapq.heappush(self._ends, (until, self._count, names))
@@ -121,10 +123,11 @@ class Expected:
         while self._ends and self._ends[0][0] <= now:
             _, _, names = heapq.heappop(self._ends)
             self._names -= len(names)
-            for name in names:
-                if self._until.get(name, now + 1) <= now:
-                    del self._until[name]
-                    self._blocks.remove(name, self._place)
+            until = self._until
+            over = [name for name in names if until.get(name, now + 1) <= now]
+            for name in over:
+                until.pop(name, None)
+            self._blocks.remove_all(over, self._place)
 
     def clear(self) -> list[int]:
         """Expect nothing; return the blocks that were expected, which the index still has."""

@@ -5,6 +5,8 @@ Hot path: one `Blocks.add` or `Blocks.remove` for each block an engine stores or
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,6 +57,49 @@ class Blocks:
         after = self._sets[row] = self.holders.removed(before, where)
         if after == NOBODY:
             self.count -= 1
+
+    def add_all(self, blocks: Iterable[int], where: int) -> None:
+        """Note that ``blocks`` lie at a `place`, as far as there is room: half a microsecond each."""
+        put, sets, added = self._table.put, self._sets, self.holders.added
+        after_of: dict[int, int] = {}
+        counts: dict[int, int] = {}
+        for block in blocks:
+            row = put(block or 1)
+            if row == ABSENT:
+                continue
+            before = sets[row]
+            after = after_of.get(before)
+            if after is None:
+                after_of[before] = after = added(before, where)  # which counts the first of them
+                counts[before] = 0
+            else:
+                counts[before] += 1
+            sets[row] = after
+            if not before and after:
+                self.count += 1
+        for before, count in counts.items():
+            self.holders.move(before, after_of[before], count)
+
+    def remove_all(self, blocks: Iterable[int], where: int) -> None:
+        """Note that ``blocks`` are gone from a `place`, wherever they lay there."""
+        find, sets, removed = self._table.find, self._sets, self.holders.removed
+        after_of: dict[int, int] = {}
+        counts: dict[int, int] = {}
+        for block in blocks:
+            row = find(block or 1)
+            if row == ABSENT or not (before := sets[row]):
+                continue
+            after = after_of.get(before)
+            if after is None:
+                after_of[before] = after = removed(before, where)
+                counts[before] = 0
+            else:
+                counts[before] += 1
+            sets[row] = after
+            if not after:
+                self.count -= 1
+        for before, count in counts.items():
+            self.holders.move(before, after_of[before], count)
 
     def forget(self, blocks: Keys, slot: int) -> None:
         """Note that an endpoint has none of ``blocks``, in any tier. They may repeat."""

@@ -73,7 +73,7 @@ class Holders:
             planes = list(self.planes[number])
             planes[where & 7] |= 1 << (where >> _TIER_BITS)
             after = self._remember(self._added, step, planes)
-        self._move(number, after)
+        self.move(number, after)
         return after
 
     def removed(self, number: int, where: int) -> int:
@@ -84,18 +84,19 @@ class Holders:
             planes = list(self.planes[number])
             planes[where & 7] &= ~(1 << (where >> _TIER_BITS))
             after = self._remember(self._removed, step, planes)
-        self._move(number, after)
+        self.move(number, after)
         return after
 
     def without(self, number: int, slot: int, blocks: int) -> int:
         """Return the set ``number`` without an endpoint, and count it as so many blocks'."""
         others = ~(1 << slot)
         after = self._number([plane & others for plane in self.planes[number]])
-        self._move(number, after, blocks)
+        self.move(number, after, blocks)
         return after
 
-    def _move(self, before: int, after: int, blocks: int = 1) -> None:
-        if before == after:
+    def move(self, before: int, after: int, blocks: int = 1) -> None:
+        """Count so many blocks as those of another set."""
+        if before == after or not blocks:
             return
         uses = self._uses
         uses[after] += blocks

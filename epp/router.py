@@ -68,8 +68,12 @@ class Router:
         """Use ``pipeline`` for every request from now on; those under way keep theirs."""
         self.pipeline = pipeline
 
-    async def route(self, arrival: Arrival) -> Exchange:
+    async def route(self, arrival: Arrival, *, alone: str = "") -> Exchange:
         """Understand the request, wait for room, choose an endpoint, book it.
+
+        Args:
+            arrival: the request.
+            alone: why no prompt is computed elsewhere; "" if it may be.
 
         Raises:
             EppError: the request must be answered with an error instead.
@@ -93,12 +97,13 @@ class Router:
         exchange.open()
         if line.prefiller is None or pick.prefill is None:
             return exchange
-        await self._prefill(line.prefiller, exchange, patient=arrival.patient)
+        alone = alone or ("" if arrival.patient else "mode")
+        await self._prefill(line.prefiller, exchange, alone=alone)
         read = exchange.leg is not None and exchange.leg.endpoint is not None
         if self._can_read(pick.endpoints[0]) if read else self._still_here(pick.endpoints[:1]):
             return exchange
         exchange.end(Outcome.FAILED)  # what was to decode went away or silent meanwhile
-        return await self.route(structs.replace(arrival, patient=False))
+        return await self.route(arrival, alone="decode-silent")
 
     async def _understood(
         self, arrival: Arrival, line: Pipeline
@@ -135,13 +140,13 @@ class Router:
             admitter.admit(request, endpoints)
         return request, endpoints
 
-    async def _prefill(self, prefiller: Prefiller, exchange: Exchange, *, patient: bool) -> None:
+    async def _prefill(self, prefiller: Prefiller, exchange: Exchange, *, alone: str) -> None:
         """Have the prompt computed elsewhere; no sidecar is to do so again."""
         exchange.book_prefill = partial(self._book, leg=True)
         extra = {k: v for k, v in exchange.pick.headers.items() if k != PREFILLER}
         pick = structs.replace(exchange.pick, headers=extra)
-        if not patient:
-            exchange.prefilled(PrefillLeg(None, "mode", self._clock.now()))
+        if alone:
+            exchange.prefilled(PrefillLeg(None, alone, self._clock.now()))
             exchange.send(exchange.request.body, pick)
             return
         try:

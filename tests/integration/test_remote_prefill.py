@@ -285,6 +285,8 @@ def test_b138_a_decode_endpoint_that_may_hang_is_handed_no_cache(silent: str) ->
         SILENT[silent](case.pool)
         exchange = await asking
         assert exchange.sent.endpoints[0].name == ("d" if alone else "d2")
+        assert exchange.leg is not None
+        assert exchange.leg.reason == "decode-silent"
         assert b"kv_transfer_params" not in exchange.request.body
         exchange.end(Outcome.COMPLETED)
         assert case.idle

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from epp.errors import ConfigError
-from epp.model import ROLE, CacheInfo, Endpoint, EndpointId, Load
+from epp.model import ROLE, CacheCounts, CacheInfo, Endpoint, EndpointId, Load
 from epp.sim.fleet.leap import LeapingEngine, News
 from epp.sim.fleet.scenario import Pods
 from epp.sim.fleet.timeline import Timeline
@@ -30,6 +30,8 @@ class Seen(NamedTuple):
     running: int
     kv_usage: float
     growth: float  #: of `kv_usage`, a second
+    queries: int = 0  #: tokens of prompts admitted since its start, and
+    hits: int = 0  #: those of them that its cache held
 
 
 class Around(Protocol):
@@ -87,6 +89,7 @@ class Pod:
         self._end: float | None = None
         self._dropped: list[str] = []
         self._queued = 0  # those who wait since the step under way was planned
+        self._told = (0, 0)  # of prompts, as metrics said last
         self._history = [Seen(-1.0, 0, 0, 0.0, 0.0)]
         self._times = [-1.0]
 
@@ -168,7 +171,11 @@ class Pod:
         cache = CacheInfo(
             self.config.block_tokens, self.engine.cache.capacity * self.config.block_tokens
         )
-        return Load(at, float(seen.queued), float(seen.running), min(max(usage, 0.0), 1.0), cache)
+        counts = CacheCounts(float(seen.queries), float(seen.hits))
+        return Load(
+            at, float(seen.queued), float(seen.running), min(max(usage, 0.0), 1.0), cache,
+            counts=counts,
+        )  # fmt: skip
 
     def forget_before(self, at: float) -> None:
         """Let go of history that no scrape asks for any more."""
@@ -242,14 +249,14 @@ class Pod:
         elif self.engine.leaps:
             usage = self.engine.kv_usage
             growth = (self.engine.used_at(end) - usage) / (end - now)
-            self._keep(Seen(now, self._queued, self.engine.running, usage, growth))
+            self._keep(Seen(now, self._queued, self.engine.running, usage, growth, *self._told))
 
     def _publish(self, now: float) -> None:
         """Let metrics say how it is at the end of a step."""
         engine = self.engine
-        self._keep(
-            Seen(now, min(self._queued, engine.waiting), engine.running, engine.kv_usage, 0.0)
-        )
+        queued, totals = min(self._queued, engine.waiting), engine.totals
+        self._told = (totals.queried_tokens, totals.hit_tokens)
+        self._keep(Seen(now, queued, engine.running, engine.kv_usage, 0.0, *self._told))
 
     def _keep(self, seen: Seen) -> None:
         self._times.append(seen.at)

@@ -14,7 +14,7 @@ from epp.sim.baselines.catalog import POLICIES
 from epp.sim.fleet.run import run
 from epp.sim.report.figures import summarize
 from epp.sim.study.cells import Cell, Traces, cells, demand_for
-from epp.sim.study.page import DEFAULT, OURS, Result, finalists, page_of
+from epp.sim.study.page import DEFAULT, ORACLE, OURS, Result, finalists, page_of
 
 RIVALS = (
     DEFAULT,
@@ -35,7 +35,7 @@ RIVALS = (
     "least-load",
     "aibrix",
     "preble",
-)  #: all but the oracle, and but those that choose as another here does
+)  #: all but those that choose as another here does
 
 
 def main() -> int:
@@ -48,7 +48,7 @@ def main() -> int:
     if not wanted:
         sys.stderr.write(f"no cell: {parsed.traces} holds none of the traces\n")
         return 2
-    policies = tuple(dict.fromkeys((OURS, DEFAULT, *(parsed.rivals or RIVALS))))
+    policies = tuple(dict.fromkeys((OURS, DEFAULT, ORACLE, *(parsed.rivals or RIVALS))))
     first = [(cell, policy, 1) for cell in wanted for policy in policies]
     with ProcessPoolExecutor(parsed.processes) as pool:
         done = track(pool.map(_simulated, first), "all", len(first), disable=parsed.quiet)
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=RIVALS,
         metavar="POLICY",
-        help="these only, and the default; not given: all",
+        help="these only, the default and the oracle; not given: all",
     )
     parser.add_argument("--only", default="", help="cells whose name has this in it")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from epp.model import CacheCounts
 from epp.sim.fleet.leap import News
 from epp.sim.fleet.pod import Pod
 from epp.sim.fleet.scenario import Pods
@@ -57,6 +58,19 @@ def test_metrics_tell_of_a_request_at_the_end_of_the_first_step_that_began_after
     assert gauges(pod, 0.220) == (2, 0)  # c and d came while it ran
     assert gauges(pod, 0.327) == (2, 0)  # the third computes that token and 98 of c, until 0.328
     assert gauges(pod, 0.329) == (3, 1)
+
+
+def test_metrics_tell_of_a_prompt_that_was_admitted_at_the_end_of_its_first_step():
+    timeline, pod = started()
+    blocks = tuple(range(1, 26))
+    for at, name in [(0.0, "a"), (1.0, "b")]:
+        request = Request(name, prompt_tokens=250, output_tokens=1, blocks=blocks)
+        timeline.at(at, pod.submit, request)
+    play(timeline)
+    assert pod.load(0.109, 0.109).counts == CacheCounts(0, 0)
+    assert pod.load(0.111, 0.111).counts == CacheCounts(250, 0)  # 150 of them are still to come
+    assert pod.load(0.9, 0.9).counts == CacheCounts(250, 0)
+    assert pod.load(2.0, 2.0).counts == CacheCounts(500, 240)  # the last block is computed again
 
 
 def test_metrics_tell_how_the_cache_fills_while_sequences_only_decode():

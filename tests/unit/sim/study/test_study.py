@@ -19,10 +19,13 @@ def test_a_cell_is_judged_against_the_best_of_the_others_by_means_over_seeds() -
         result("best", 0.5, 2.0, 9.0), result("best", 0.7, 2.0, 11.0, seed=2),
         result("llm-d-2-2-3", 0.5, 4.0, 20.0), result("llm-d-2-2-3", 0.5, 6.0, 20.0, seed=2),
         result("lmetric", 1.0, 3.0, 8.0), result("lmetric", 1.0, 3.0, 12.0, seed=2),
+        result("oracle", 0.1, 1.0, 2.0), result("oracle", 0.1, 1.0, 2.0, seed=2),
     ]  # fmt: skip
     found = verdict_of(results)
-    # p99: 10 against lmetric's 10; p50: 0.6 against 0.5; p90: the default's 5 against 2.
+    # p99: 10 against lmetric's 10; p50: 0.6 against 0.5; p90: the default's 5 against 2. The oracle
+    # is no rival.
     assert (found.p99, found.p50, found.p90_default) == pytest.approx((1.0, 1.2, 2.5))
+    assert found.p90_bound == pytest.approx(5.0)
     assert found.best == "lmetric"
     assert not found.holds
     assert "**no**" in page_of(["one"], results, seeds=2, requests=10)
@@ -31,16 +34,18 @@ def test_a_cell_is_judged_against_the_best_of_the_others_by_means_over_seeds() -
 def test_more_seeds_go_to_ours_the_default_and_whoever_may_be_the_best() -> None:
     by_p99 = [result(f"tail-{n}", 5.0 + n, 9.0, 10.0 + n) for n in range(5)]
     by_p50 = [result(f"middle-{n}", 0.1 + n, 9.0, 90.0 + n) for n in range(3)]
-    ours = [result("best", 9.0, 9.0, 99.0), result("llm-d-2-2-3", 9.0, 9.0, 99.0)]
+    ours = [result(each, 9.0, 9.0, 99.0) for each in ("best", "llm-d-2-2-3")]
+    ours.append(result("oracle", 0.0, 0.0, 0.0))
     assert sorted(finalists([*by_p99, *by_p50, *ours])) == [
-        "best", "llm-d-2-2-3", "middle-0", "middle-1", "tail-0", "tail-1", "tail-2", "tail-3",
+        "best", "llm-d-2-2-3", "middle-0", "middle-1", "oracle", "tail-0", "tail-1", "tail-2",
+        "tail-3",
     ]  # fmt: skip
 
 
 def test_a_policy_that_ran_once_is_shown_and_judges_nothing() -> None:
     ours = [result("best", 1.0, 1.0, 10.0, seed=seed) for seed in (1, 2)]
     default = [result("llm-d-2-2-3", 1.0, 1.0, 10.0, seed=seed) for seed in (1, 2)]
-    results = [*ours, *default, result("lucky", 0.1, 0.1, 1.0)]
+    results = [*ours, *default, result("lucky", 0.1, 0.1, 1.0), result("oracle", 0.1, 0.1, 1.0)]
     assert verdict_of(results).p99 == 1.0
     assert "| lucky | 0.10 | 0.10 | 1.00 | 0.500 |" in page_of(
         ["one"], results, seeds=2, requests=9
@@ -48,10 +53,13 @@ def test_a_policy_that_ran_once_is_shown_and_judges_nothing() -> None:
 
 
 def test_as_good_as_the_best_holds() -> None:
-    results = [result("best", 0.55, 1.0, 10.4), result("llm-d-2-2-3", 0.5, 1.0, 10.0)]
+    results = [
+        result("best", 0.55, 1.0, 10.4), result("llm-d-2-2-3", 0.5, 1.0, 10.0),
+        result("oracle", 0.5, 0.5, 9.0),
+    ]  # fmt: skip
     assert verdict_of(results).holds
     page = page_of(["one"], results, seeds=1, requests=10)
-    assert "| one | 1.04 | llm-d-2-2-3 | 1.10 | 1.00 | yes |" in page
+    assert "| one | 1.04 | llm-d-2-2-3 | 1.10 | 1.00 | 2.00 | yes |" in page
 
 
 def test_cells_without_their_trace_are_left_out(tmp_path: Path) -> None:

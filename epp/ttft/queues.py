@@ -8,7 +8,8 @@ What an endpoint has to compute before one more request is the sum of two estima
 
 * our own requests whose prompts are not computed, less what was computed since one of them was;
 * those of others, as the last scrape told: of the requests that wait by its word some are ours, and
-  the rest is taken for requests of mean work, less what was computed of them since.
+  the rest is taken for requests of mean work; what is in the batch and not computed is told by the
+  engine's counts, see `ttft.inside`; less what was computed of them since.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from numpy.typing import NDArray
 from epp.ledger import NOTHING, InFlight, Ledger
 from epp.model import Endpoint, EndpointId, Load
 from epp.ttft.backlog import FOLLOW, Backlog
+from epp.ttft.inside import Inside
 
 Numbers = NDArray[np.float64]
 
 LEFT = 0.2  #: of our own work, at least, as long as its end is told and was not
-UNDER_WAY = 2.0  #: requests of others that an engine computes while others of theirs wait
+UNDER_WAY = 2.0
+"""Requests of others that an engine computes while others of theirs wait, if it does not count."""
 SLOWEST = 0.25  #: of an engine's time, at least, that others' requests get
 TAUGHT = 0.999  #: weight of earlier scrapes in our share of the traffic
 _NAN = float("nan")
@@ -179,19 +182,28 @@ class Queues:
         row.prompts = row.came = 0.0
         if load is None:
             return (0.0, _NAN, now, _NAN, _NAN, _NAN, 0.0)
+        ratio = float(self._facts[RATIO, row.place])
+        speed = per_token * ratio if ratio > 0.0 else per_token
         if len(row.backlog) and not row.counts.told:
-            ratio = float(self._facts[RATIO, row.place])
-            speed = per_token * ratio if ratio > 0.0 else per_token
             row.backlog.settle(load, speed, now, most=row.counts.requests)
         queued, running, kv = (
             _NAN if each is None else each for each in (load.queued, load.running, load.kv_usage)
         )
         self._count(row.counts, load)
-        others = max(queued - len(row.backlog), queued * (1.0 - self.share))
-        others = (others + UNDER_WAY * min(others, 1.0)) * self.mean
+        others = self._others(row, queued, row.inside.see(load, speed))
         tokens = None if load.cache is None else load.cache.tokens
         room = 1.0 / tokens if tokens else 0.0
         return (0.0, others, min(load.at, now), queued, running, kv, room)
+
+    def _others(self, row: _Row, queued: float, inside: float | None) -> float:
+        """Return the work of others, of whom and us ``queued`` wait and ``inside`` is in the batch."""
+        own = len(row.backlog)
+        others = max(queued - own, queued * (1.0 - self.share))
+        if inside is None:
+            return (others + UNDER_WAY * min(others, 1.0)) * self.mean
+        admitted = max(own - (queued - others), 0.0)  # of ours
+        ours = row.backlog.work * admitted / own if own else 0.0
+        return others * self.mean + max(inside - ours, 0.0)
 
     def _doubt(self, row: _Row) -> None:
         """Note whether something of it is not told."""
@@ -272,13 +284,15 @@ class _Row:
     """One endpoint's column, and what it was last written from."""
 
     __slots__ = (
-        "backlog", "came", "changed", "counts", "endpoint_id", "load", "place", "prompts", "tokens",
+        "backlog", "came", "changed", "counts", "endpoint_id", "inside", "load", "place", "prompts",
+        "tokens",
     )  # fmt: skip
 
     def __init__(self, endpoint_id: EndpointId, place: int) -> None:
         self.endpoint_id = endpoint_id
         self.place = place
         self.backlog = Backlog(0.0)
+        self.inside = Inside()
         self.counts: InFlight = NOTHING
         self.load: Load | None = None
         self.tokens = 0

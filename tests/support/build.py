@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from epp.clock import Clock, ManualClock
 from epp.ledger import Ledger
 from epp.model import (
+    CacheCounts,
     CacheInfo,
     Ending,
     Endpoint,
@@ -30,8 +31,9 @@ def load(
     lora: LoraInfo | None = None,
     asleep: bool = False,
     attributes: Mapping[str, float] | None = None,
+    counts: CacheCounts | None = None,
 ) -> Load:
-    return Load(at, queued, running, kv_usage, cache, lora, asleep, attributes or {})
+    return Load(at, queued, running, kv_usage, cache, lora, asleep, attributes or {}, counts)
 
 
 def endpoint(

@@ -24,7 +24,10 @@ from epp.ttft.queues import Numbers
 
 AtLeastZero = Annotated[float, Meta(ge=0)]
 
-TIE = 1e-3  #: seconds between the first and the last whom a prompt's hash names
+TIE = 1e-3  #: seconds between the first and the last whom a prompt's hash names, and
+SPREAD = 2.0
+"""Mean prefills more, if others send all. What they sent is unknown for a scrape and a step or two:
+the endpoint that looks best looks so to all of them, who must not all choose it."""
 HOPE = 0.25  #: of a prompt at its owner, before any answer told, if others send all
 FOLLOW = 0.05  #: of the way that one answer moves the hope
 HALF = 1.0  #: seconds more than the best at which an endpoint scores half
@@ -87,7 +90,7 @@ class ExpectedTtftScorer:
         self._asked = (request.id, endpoints[place], _share(request, match, endpoints[place]))
         work[place] *= 1.0 - self._hope_for(outlook.share)
         total = costs(known, work, tokens=prompt, mean=outlook.mean, prices=self._prices)
-        near *= TIE
+        near *= TIE + SPREAD * (1.0 - outlook.share) * outlook.mean * outlook.every.per_token
         total -= near
         return total
 

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.ledger import Ledger, Reservation
-from epp.model import CacheInfo, Endpoint, EndpointId
+from epp.model import CacheCounts, CacheInfo, Endpoint, EndpointId
+from epp.ttft.backlog import STEP
 from epp.ttft.queues import LEFT, MEAN, Queues
+from epp.ttft.work import weight
 from tests.support import build
 
 SPEED = 0.001  #: seconds for one token of work
@@ -91,6 +93,32 @@ def test_our_own_requests_in_a_scraped_queue_are_not_counted_twice() -> None:
     world.scrape("a", 0.0, queued=2, running=1)
     assert world.queue(0.0) == [2000]
     assert world.queues.share == 1.0
+
+
+def test_a_long_prompt_of_others_that_an_engine_counts_is_work_though_nobody_waits() -> None:
+    world = World("a", "b")
+    world.scrape("a", 1.0, running=8, counts=CacheCounts(0, 0))
+    world.see(1.0)
+    world.scrape("a", 1.5, running=8, counts=CacheCounts(100_000, 20_000))
+    left = 80_000 - STEP
+    work = left * weight(left, 100_000)
+    assert world.queue(1.5) == pytest.approx([work, 0])
+    assert world.queue(2.5) == pytest.approx([work - 1000, 0])
+
+
+def test_our_own_prompt_that_an_engine_counts_is_not_counted_twice() -> None:
+    world = World()
+    world.scrape("a", 1.0, running=0, counts=CacheCounts(0, 0))
+    world.see(1.0)
+    world.send("a", "long", now=1.0, work=300_000)
+    world.scrape("a", 1.5, running=1, counts=CacheCounts(100_000, 0))
+    assert world.queue(1.5) == pytest.approx([300_000 - 500])
+
+
+def test_of_those_who_wait_where_an_engine_counts_only_their_number_is_known() -> None:
+    world = World()
+    world.scrape("a", 1.0, queued=3, running=8, counts=CacheCounts(0, 0))
+    assert world.queue(1.0) == [3 * MEAN]
 
 
 def test_what_was_booked_before_anybody_looked_is_part_of_our_share() -> None:

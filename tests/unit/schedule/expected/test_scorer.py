@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,8 @@ from epp.model import (
     Usage,
 )
 from epp.schedule.expected import ExpectedTtftScorer
-from epp.schedule.expected.scorer import TIE
+from epp.schedule.expected.owner import Slots, fingerprint, ranks
+from epp.schedule.expected.scorer import SPREAD, TIE
 from epp.ttft.fit import PRIOR
 from epp.ttft.forecast import STAY, Forecaster
 from epp.ttft.queues import MEAN, UNDER_WAY
@@ -185,9 +187,31 @@ def test_costs_are_those_of_the_formula_taken_one_by_one(
         for i, (_, queued, used) in enumerate(pods)
     ]
     request = asked({f"p{i}": blocks for i, (blocks, _, _) in enumerate(pods) if blocks})
-    expected = naive(request, [each[0] for each in pods], [each[1:] for each in pods])
-    # A prompt's hash is worth a millisecond at most.
-    assert seconds(request, *endpoints) == pytest.approx(expected, rel=1e-9, abs=1.01 * TIE)
+    plain = naive(request, [each[0] for each in pods], [each[1:] for each in pods])
+    held = [blocks for blocks, _, _ in pods if blocks]
+    slots = Slots().of(endpoints, [each.id for each in endpoints])
+    key = fingerprint(request, request.match("p"), held, len(endpoints))
+    near = ranks(key, slots, np.full(len(pods), PRIOR.per_token))
+    worth = TIE + SPREAD * MEAN * PRIOR.per_token  # of a prompt's hash: others send all
+    expected = [each - worth * rank for each, rank in zip(plain, near, strict=True)]
+    assert seconds(request, *endpoints) == pytest.approx(expected)
+
+
+def test_pickers_that_see_the_same_do_not_all_choose_the_same_endpoint() -> None:
+    pods = [pod(f"p{n}", running=4, kv_usage=0.1 + n / 100) for n in range(8)]
+    chosen = [
+        costs.index(min(costs))
+        for n in range(40)
+        if (costs := seconds(asked(session=f"s-{n}", tokens=640), *pods))
+    ]
+    assert len(set(chosen)) > 4
+
+
+def test_a_picker_that_sends_all_chooses_the_least_time() -> None:
+    pods = [pod(f"p{n}", running=0, kv_usage=0.1 + n / 100) for n in range(8)]
+    for n in range(40):
+        costs = seconds(asked(session=f"s-{n}", tokens=640), *pods)
+        assert costs.index(min(costs)) == 0
 
 
 # --- what owners are hoped to hold ---------------------------------------------------------------

@@ -14,6 +14,10 @@ from epp.sim.study.cells import LONGER
 OURS, DEFAULT = "best", "llm-d-2-2-3"
 ORACLE = "oracle"  #: knows all: no rival, but what could be had at most
 BY_P99, BY_P50 = 4, 2  #: how many go on to more seeds
+COLUMNS = (
+    "cell", "p99 / best other", "which", "p50 / best other",
+    "p90: default / ours", "default / oracle", "holds",
+)  # fmt: skip
 CLOSE, MEDIAN = 1.05, 1.10  #: times the best p99 and the best p50 that are still a success
 
 
@@ -103,9 +107,8 @@ default is {DEFAULT}.
 
 def _summary(cells: Sequence[str], results: Sequence[Result]) -> str:
     lines = [
-        "| cell | p99 / best other | which | p50 / best other | p90: default / ours "
-        + "| default / oracle | holds |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        f"| {' | '.join(COLUMNS)} |",
+        "| --- " * len(COLUMNS) + "|",
     ]
     for cell in cells:
         found = verdict_of([each for each in results if each.cell == cell])

@@ -112,15 +112,12 @@ class Exchange:
         """See `plugin.Legs.prefilled`. What may still be computed stays booked."""
         self.leg = leg
         if leg.seconds is not None and leg.reason != TIMEOUT:
-            self._end_leg()
+            for prefill in self._reservations[1:]:
+                prefill.end_leg()
         if leg.endpoint is None and self._book is not None and not self.ended:
             first, *rest = self._reservations
             first.release()
             self._reservations = (self._book(self.request, self.pick.endpoints[0]), *rest)
-
-    def _end_leg(self) -> None:
-        for reservation in self._reservations[1:]:
-            reservation.end_leg()
 
     def send(self, body: bytes, pick: Pick) -> None:
         """Forward another body, and tell the gateway another pick, than was decided on."""
@@ -177,7 +174,8 @@ class Exchange:
         if size and self._first_byte_at is None:
             self._first_byte_at = self._clock.now()
             self._reservations[0].release_tokens()
-            self._end_leg()
+            for prefill in self._reservations[1:]:
+                prefill.release()  # it was done before: who ran it tells nobody when
         self.response_bytes = (self.response_bytes or 0) + size
 
     def response_data(self, data: bytes) -> None:

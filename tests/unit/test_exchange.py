@@ -109,3 +109,17 @@ def test_the_booking_stays_where_it_is_if_the_first_choice_serves_or_a_stranger(
         world = World()
         world.exchange.response_head(200, streamed=False, served=served)
         assert world.in_flight() == [(1, 7), (0, 0)]
+
+
+def test_only_who_runs_a_prefill_knows_its_end() -> None:
+    """A sidecar's leg is over before the first byte, which of an answer in one piece is the last."""
+    for told in (True, False):
+        world = World()
+        leg = world.ledger.reserve(SECOND, 7, leg=True)
+        world.exchange._reservations = (*world.exchange._reservations, leg)
+        if told:
+            world.exchange.prefilled(PrefillLeg(SECOND, "", 101.0, 0.5))
+        else:
+            world.exchange.response_piece(1)
+        assert world.in_flight()[1] == (0, 0)
+        assert world.ledger.get(SECOND.id).told is told

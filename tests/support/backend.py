@@ -41,6 +41,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wait: float = 0.0  #: seconds before each piece
     trailers: dict[str, str] = {}  #: sent if ``chunked``
     die_after: int | None = None  #: body bytes after which the connection ends
+    linger: float = 0.0  #: seconds before it ends so
     reset: bool = False  #: it ends with RST instead of FIN
 
 
@@ -144,6 +145,7 @@ class Server:
         if not head_only and answer.status not in (204, 304):
             await self._pieces(answer, data[: answer.die_after], writer)
             if answer.die_after is not None or answer.until_close:
+                await asyncio.sleep(answer.linger)
                 _end(writer, reset=answer.reset)
                 return
             if answer.chunked:

@@ -2,7 +2,8 @@
 
 Each trace is played into the recorder, a model is fitted to the recording, and traces are made of
 the model. Then caches of seven sizes are asked what they find in the trace and in what was made,
-and one fleet is simulated with both.
+and one fleet is simulated with the recording and with what was made: both tell think times, so in
+both a later turn waits for the answer before.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def trip(trace: Trace, name: str, scenario: Scenario, seeds: Sequence[int]) -> T
     tape = recorded(trace)
     model = fit(tape)
     made = [like(model, tape.seconds, seed) for seed in seeds]
-    first = [simulated(trace, scenario, seed) for seed in seeds]
+    first = [simulated(tape, scenario, seed) for seed in seeds]
     second = [simulated(each, scenario, seed) for each, seed in zip(made, seeds, strict=True)]
     p99 = percentile_interval(first[0], 99) if first[0] else Interval(0.0, 0.0, 0.0)
     return Trip(

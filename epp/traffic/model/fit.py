@@ -34,7 +34,6 @@ from epp.traffic.trace import Trace, TraceError, full_blocks
 
 UNNAMED = "all"  #: class of requests that name none
 BACK = 64  #: turns, among which the one that a turn goes on from is looked for
-FEW = 500  #: conversations, whose arrivals by chance would be a busier or quieter trace
 MOST_SHAPES = 20_000  #: of a class, evenly over the trace
 CELLS = 8  #: kinds of repeats told apart, by their depth
 SHORTEST = 1e-3  #: seconds of think time, below which it is none
@@ -151,8 +150,7 @@ class _Class:
     def shaped(self) -> Business:
         """Return the class as the conversations that it had."""
         arrivals = self._arrivals([talk[0].record.at for talk in self._talks])
-        if len(self._talks) < FEW:
-            arrivals = msgspec.structs.replace(arrivals, process="even", cv=1.0)
+        arrivals = msgspec.structs.replace(arrivals, process="seen", cv=1.0, envelope=())
         return Business(
             name=self._name,
             arrivals=arrivals,
@@ -190,11 +188,13 @@ class _Class:
         kept = best.input_tokens if most >= full or not record.runs else most * tokens
         kept = min(kept, record.input_tokens)
         think, seen = round(_think(turn), 3), self._seen[id(record)]
+        served = round(max(record.at - _before(turn).at - think, 0.0), 3)
         if seen.depth > kept:
             fresh = record.input_tokens - seen.depth
-            return Step(think, 0, seen.depth, fresh, record.output_tokens, seen.age)
+            return Step(think, 0, seen.depth, fresh, record.output_tokens, seen.age, served)
         share = round(kept / best.input_tokens, 5) if best.input_tokens else 0.0
-        return Step(think, back, share, record.input_tokens - kept, record.output_tokens)
+        fresh = record.input_tokens - kept
+        return Step(think, back, share, fresh, record.output_tokens, served=served)
 
     def _arrivals(self, times: list[float]) -> Arrivals:
         known = sorted(times)

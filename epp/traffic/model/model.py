@@ -14,8 +14,9 @@ from msgspec import Meta
 
 from epp.traffic.model.laws import Law, Positive, Share, fixed
 
-Process = Literal["poisson", "gamma", "weibull", "even"]
-"""``even``: one conversation in each of as many equal parts of the time."""
+Process = Literal["poisson", "gamma", "weibull", "even", "seen"]
+"""``even``: one conversation in each of as many equal parts of the time. ``seen``: each between two
+that the class's shapes were made of, so bursts stay what they were; without shapes as ``even``."""
 Count = Annotated[int, Meta(gt=0)]
 
 
@@ -91,6 +92,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     fresh: int  #: tokens after that
     output: int
     age: int = 0  #: of none, requests since these were last used
+    served: float | None = None  #: seconds that the answer before took; None: as `Service` says
 
 
 class Shape(msgspec.Struct, frozen=True, array_like=True):

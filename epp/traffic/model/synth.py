@@ -18,6 +18,7 @@ from epp.recording.record import Record, Runs
 from epp.traffic.model.laws import Floats, Law, evenly
 from epp.traffic.model.model import Arrivals, Business, Families, Model, Shape
 from epp.traffic.model.prompts import Prompt, Prompts
+from epp.traffic.study.arrivals import detick
 from epp.traffic.trace import Trace, TraceError, trace_of
 
 DRAWN = 64  #: values of a law drawn at a time
@@ -142,7 +143,11 @@ class _Class:
         if not arrivals.rate:
             return first
         rate = wanted.rate * arrivals.rate
-        return np.concatenate((first, _starts(arrivals, rate, wanted.seconds, self._random)))
+        if arrivals.process == "seen" and self.business.shapes:
+            later = _between(self.business, rate, wanted.seconds, self._random)
+        else:
+            later = _starts(arrivals, rate, wanted.seconds, self._random)
+        return np.concatenate((first, later))
 
     def talk(self, of: int, number: int, left: float) -> _Talk:
         """Begin conversation ``number`` of class ``of``, with ``left`` seconds to go."""
@@ -190,7 +195,10 @@ class _Class:
         if talk.turn >= talk.turns or talk.prompt is None:
             return None
         if talk.shape is not None:
-            talk.think = talk.shape.steps[talk.turn - 1].think
+            step = talk.shape.steps[talk.turn - 1]
+            talk.think = step.think
+            if step.served is not None:
+                return step.think + step.served
         elif talk.prompt.tokens >= later.most_tokens:
             return None
         else:
@@ -313,12 +321,34 @@ def _starts(arrivals: Arrivals, rate: float, seconds: float, random: np.random.G
     whole = float(np.interp(seconds, np.arange(steps + 1) * width, edges))
     # As many as the rate says, not by chance more: the gaps, and what is left, fill the time.
     count = round(rate * whole)
-    if arrivals.process == "even":
+    if arrivals.process in ("even", "seen"):
         inner = np.sort(evenly(random, count)) * whole
     else:
         ends = np.cumsum(_gaps(arrivals, rate, count + 1, random))
         inner = ends[:-1] * (whole / ends[-1])
     times: Floats = np.interp(inner, edges, np.arange(steps + 1) * width)
+    return times
+
+
+def _between(
+    business: Business, rate: float, seconds: float, random: np.random.Generator
+) -> Floats:
+    """Draw arrivals: one between each two of those that the shapes were made of.
+
+    In a time that is longer than theirs these are gone through again.
+    """
+    seen = np.sort([shape.seen for shape in business.shapes])[::-1]
+    later = seen[business.arrivals.at_once :]
+    if not len(later):
+        return later
+    length = max(len(later) / business.arrivals.rate, float(seen[0]))
+    begins = detick(length - later)
+    rounds = math.ceil(seconds / length)
+    knots = np.concatenate(([0.0], *(begins + i * length for i in range(rounds))))
+    whole = float(np.interp(seconds, knots, np.arange(len(knots))))
+    count = round(rate * length * whole / len(begins))
+    inner = np.sort(evenly(random, count)) * whole
+    times: Floats = np.interp(inner, np.arange(len(knots)), knots)
     return times
 
 

@@ -241,3 +241,39 @@ def test_fit_synth_and_compare_from_the_command_line(
 def test_fixed_values_need_no_table() -> None:
     assert tabled([5, 5, 5]) == fixed(5.0)
     assert tabled([]) == fixed(0.0)
+
+
+def bursts(count: int) -> Trace:
+    """Twenty conversations within two seconds, and 48 seconds of quiet; so often."""
+    records = [
+        Record(at=50.0 * burst + 0.1 * i, input_tokens=300, output_tokens=20,
+               runs=((100 * (20 * burst + i), 3),))
+        for burst in range(count) for i in range(20)
+    ]  # fmt: skip
+    return Trace(tuple(records), 100)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_bursts_of_a_fitted_trace_are_made_again_and_once_more_in_a_longer_one(times: int) -> None:
+    trace = bursts(10)
+    made = like(fit(trace), times * trace.seconds)
+    starts = np.array([record.at for record in made.records])
+    assert len(starts) == pytest.approx(200 * times, abs=times)
+    inside = np.sum(np.mod(starts, trace.seconds) % 50.0 <= 2.0)
+    assert inside >= 0.93 * len(starts)  # but for the first of each, which may come in the quiet
+
+
+def test_a_conversation_made_again_waits_for_each_answer_as_long_as_it_did() -> None:
+    served = (1.0, 7.0, 0.25)
+    records, at = [], 0.0
+    for turn, seconds in enumerate((*served, 2.0)):
+        runs = ((1, 2 + turn),)
+        records.append(
+            Record(at=at, input_tokens=200 + 100 * turn, output_tokens=20, runs=runs,
+                   session="one", duration=seconds)
+        )  # fmt: skip
+        at += seconds + 3.0
+    trace = Trace(tuple(records), 100)
+    made = synthesize(fit(trace), Wanted(seconds=trace.seconds, finish=True))
+    assert [record.at for record in made.records] == pytest.approx([0.0, 4.0, 14.0, 17.25])
+    assert [record.think for record in made.records] == [None, 3.0, 3.0, 3.0]

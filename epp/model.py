@@ -60,6 +60,7 @@ class CacheCounts(msgspec.Struct, frozen=True):
 
     queries: float  #: of all prompts
     hits: float  #: that needed not be computed, wherever they came from
+    admitted: bool = False  #: counted when the engine begins with a prompt, not with its answer
 
 
 class Load(msgspec.Struct, frozen=True):

@@ -29,22 +29,23 @@ class Inside:
         self._left = 0.0
 
     def see(self, load: Load, per_token: float) -> float | None:
-        """Return the work that is left at a new scrape; None if the engine does not count.
+        """Return the work that is left at a new scrape; None if the engine counts no admissions.
 
         Args:
             load: the scrape.
             per_token: seconds that a token of work takes there.
         """
-        before, self._told = self._told, load.counts
+        counts = load.counts if load.counts is not None and load.counts.admitted else None
+        before, self._told = self._told, counts
         done = max(load.at - self._at, 0.0) / per_token
         self._at = load.at
-        if load.counts is None:
+        if counts is None:
             self._left = 0.0
             return None
         if not load.queued and load.running == 0:
             self._left = 0.0
         elif before is not None:
-            self._left = self._after(before, load.counts, done)
+            self._left = self._after(before, counts, done)
         return self._left
 
     def _after(self, before: CacheCounts, counts: CacheCounts, done: float) -> float:

@@ -44,6 +44,7 @@ class Engine(msgspec.Struct, frozen=True):
     lora: Selector | None = None
     queries: Selector | None = None  #: tokens of prompts, counted
     hits: tuple[Selector, ...] = ()  #: of these, found cached: all that are on the page, added
+    counts_admitted: bool = False  #: both are counted when a prompt is admitted to the batch
     cache_info: Selector | None = None  #: a series whose labels tell the cache's size
     block_size_label: str = "block_size"
     num_blocks_label: str = "num_gpu_blocks"
@@ -79,6 +80,7 @@ BUILT_IN = (
             Selector("vllm:prefix_cache_hits_total"),
             Selector("vllm:external_prefix_cache_hits_total"),
         ),
+        counts_admitted=True,
         cache_info=Selector("vllm:cache_config_info"),
     ),
     Engine(
@@ -248,7 +250,7 @@ def _counts(engine: Engine, page: Page) -> CacheCounts | None:
     told = [count for count in hits if count is not None]
     if queries is None or not told or len(told) < len(hits):
         return None
-    return CacheCounts(queries, sum(told))
+    return CacheCounts(queries, sum(told), engine.counts_admitted)
 
 
 def _lora(series: Sequence[Sample]) -> LoraInfo | None:

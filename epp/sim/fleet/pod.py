@@ -171,7 +171,7 @@ class Pod:
         cache = CacheInfo(
             self.config.block_tokens, self.engine.cache.capacity * self.config.block_tokens
         )
-        counts = CacheCounts(float(seen.queries), float(seen.hits))
+        counts = CacheCounts(float(seen.queries), float(seen.hits), admitted=True)
         return Load(
             at, float(seen.queued), float(seen.running), min(max(usage, 0.0), 1.0), cache,
             counts=counts,

@@ -44,7 +44,7 @@ vllm:prefix_cache_hits_total{engine="0"} 32
 vllm:prefix_cache_hits_total{engine="1"} 16
 vllm:external_prefix_cache_hits_total{engine="0"} 8
 """
-    assert read(text).load.counts == CacheCounts(120.0, 56.0)
+    assert read(text).load.counts == CacheCounts(120.0, 56.0, admitted=True)
     assert read("vllm:num_requests_running 1\nvllm:prefix_cache_hits_total 3\n").load.counts is None
     assert read(text.replace(" 16", " NaN")).load.counts is None
     sglang = (

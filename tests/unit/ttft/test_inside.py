@@ -13,7 +13,7 @@ SPEED = 1e-4  #: seconds a token: a step of 8,192 takes 0.8 s
 
 
 def told(at: float, prompts: float, held: float = 0.0, *, running: int = 4) -> Load:
-    return Load(at, 0.0, running, 0.1, counts=CacheCounts(prompts, held))
+    return Load(at, 0.0, running, 0.1, counts=CacheCounts(prompts, held, admitted=True))
 
 
 def test_a_long_prompt_is_under_way_after_its_first_step_until_its_time_is_over() -> None:
@@ -64,6 +64,13 @@ def test_a_process_that_begins_anew_counts_from_nothing() -> None:
     inside.see(told(1.0, 500_000), SPEED)
     assert inside.see(told(1.5, 100), SPEED) == 0.0
     assert inside.see(told(2.0, 50_100), SPEED) > 40_000
+
+
+def test_an_engine_that_counts_with_its_answers_says_nothing_of_what_it_computes() -> None:
+    inside = Inside()
+    for at, prompts in ((1.0, 0.0), (1.5, 100_000.0)):
+        load = Load(at, 0.0, 4.0, 0.1, counts=CacheCounts(prompts, 0.0))
+        assert inside.see(load, SPEED) is None
 
 
 def test_an_engine_that_does_not_count_says_nothing() -> None:

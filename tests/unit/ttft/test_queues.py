@@ -97,9 +97,9 @@ def test_our_own_requests_in_a_scraped_queue_are_not_counted_twice() -> None:
 
 def test_a_long_prompt_of_others_that_an_engine_counts_is_work_though_nobody_waits() -> None:
     world = World("a", "b")
-    world.scrape("a", 1.0, running=8, counts=CacheCounts(0, 0))
+    world.scrape("a", 1.0, running=8, counts=CacheCounts(0, 0, admitted=True))
     world.see(1.0)
-    world.scrape("a", 1.5, running=8, counts=CacheCounts(100_000, 20_000))
+    world.scrape("a", 1.5, running=8, counts=CacheCounts(100_000, 20_000, admitted=True))
     left = 80_000 - STEP
     work = left * weight(left, 100_000)
     assert world.queue(1.5) == pytest.approx([work, 0])
@@ -108,16 +108,16 @@ def test_a_long_prompt_of_others_that_an_engine_counts_is_work_though_nobody_wai
 
 def test_our_own_prompt_that_an_engine_counts_is_not_counted_twice() -> None:
     world = World()
-    world.scrape("a", 1.0, running=0, counts=CacheCounts(0, 0))
+    world.scrape("a", 1.0, running=0, counts=CacheCounts(0, 0, admitted=True))
     world.see(1.0)
     world.send("a", "long", now=1.0, work=300_000)
-    world.scrape("a", 1.5, running=1, counts=CacheCounts(100_000, 0))
+    world.scrape("a", 1.5, running=1, counts=CacheCounts(100_000, 0, admitted=True))
     assert world.queue(1.5) == pytest.approx([300_000 - 500])
 
 
 def test_of_those_who_wait_where_an_engine_counts_only_their_number_is_known() -> None:
     world = World()
-    world.scrape("a", 1.0, queued=3, running=8, counts=CacheCounts(0, 0))
+    world.scrape("a", 1.0, queued=3, running=8, counts=CacheCounts(0, 0, admitted=True))
     assert world.queue(1.0) == [3 * MEAN]
 
 

@@ -67,10 +67,14 @@ def test_metrics_tell_of_a_prompt_that_was_admitted_at_the_end_of_its_first_step
         request = Request(name, prompt_tokens=250, output_tokens=1, blocks=blocks)
         timeline.at(at, pod.submit, request)
     play(timeline)
-    assert pod.load(0.109, 0.109).counts == CacheCounts(0, 0)
-    assert pod.load(0.111, 0.111).counts == CacheCounts(250, 0)  # 150 of them are still to come
-    assert pod.load(0.9, 0.9).counts == CacheCounts(250, 0)
-    assert pod.load(2.0, 2.0).counts == CacheCounts(500, 240)  # the last block is computed again
+    assert pod.load(0.109, 0.109).counts == CacheCounts(0, 0, admitted=True)
+    assert pod.load(0.111, 0.111).counts == CacheCounts(
+        250, 0, admitted=True
+    )  # 150 of them are still to come
+    assert pod.load(0.9, 0.9).counts == CacheCounts(250, 0, admitted=True)
+    assert pod.load(2.0, 2.0).counts == CacheCounts(
+        500, 240, admitted=True
+    )  # the last block is computed again
 
 
 def test_metrics_tell_how_the_cache_fills_while_sequences_only_decode():

@@ -1,9 +1,9 @@
 """Keeps the picker's threads together on one CPU, and on a quiet one.
 
-The picker is one event loop, and gRPC's threads do little but hand it work: some ten hand-overs a
-request. Spread over CPUs, each of them wakes another CPU, and that costs more than what is handed
-over, in a virtual machine above all. On one CPU, and scheduled as a batch, so that a woken
-thread does not interrupt the one that woke it, a request takes about 30 % less CPU.
+A thread that hands work to another one on another CPU wakes that CPU, and in a virtual machine this
+costs more than what is handed over. The picker is one event loop; its other threads, such as the one
+that encodes pages of metrics or sends spans, hand it work. They are scheduled as a batch, so that a
+woken thread does not interrupt the one that woke it.
 
 The price is that the kernel may no longer move the picker away from a busy neighbour. So every
 `LOOK_SECONDS` the CPUs' use by others is compared, and the picker moves by itself.

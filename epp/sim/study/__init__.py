@@ -1,1 +1,1 @@
-"""A policy against all others, cell by cell: the report of ``docs/policy_report.md``."""
+"""Studies with the simulator: policies cell by cell, published benchmarks, traces there and back."""

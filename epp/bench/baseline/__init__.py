@@ -1,0 +1,1 @@
+"""Other servers that gateways could ask, to measure beside the picker."""

@@ -9,16 +9,22 @@ method has not read yet is bounded: no more is let in meanwhile.
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
+import traceback
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from epp.rpc.frames import DATA, Fault, frame, head_of, reset, window_update
 from epp.rpc.heads import Head, answer_head, end
+from epp.rpc.packed import BITS, PLAIN, Packed, unpack
 from epp.rpc.status import Aborted, Code, Gone
 
 WINDOW = 2**20  #: bytes that the other side may send before it is let send more
 PREFIX = struct.Struct(">BL")  #: before each message: compressed or not, and its size
+
+log = logging.getLogger(__name__)
 
 
 class EndOfMessages:
@@ -42,13 +48,17 @@ class Line(Protocol):
         """Send frames."""
         ...
 
+    def forget(self, call: Call) -> None:
+        """Let go of a call that is over."""
+        ...
+
 
 class Call:
     """One call. `read` and `write` are for one task each."""
 
     __slots__ = (
-        "_answered", "_ended", "_line", "_messages", "_partial", "_received", "_unread", "_waiter",
-        "_writable", "closed", "head", "number", "task", "timer", "window",
+        "_answered", "_line", "_messages", "_partial", "_received", "_unread", "_waiter",
+        "_writable", "closed", "ended", "head", "number", "task", "timer", "window",
     )  # fmt: skip
 
     def __init__(self, line: Line, number: int, head: Head, *, window: int) -> None:
@@ -56,6 +66,7 @@ class Call:
         self.head = head
         self.window = window  #: bytes that it may send
         self.closed = False  #: nothing is sent any more
+        self.ended = False  #: the other side sends no more
         self.task: asyncio.Task[None] | None = None  #: its method
         self.timer: asyncio.TimerHandle | None = None  #: until it must be over
         self._line = line
@@ -63,7 +74,6 @@ class Call:
         self._unread = 0  #: bytes of `_messages`
         self._partial = bytearray()  #: of a message that is not whole
         self._received = 0  #: bytes since the other side was last let send more
-        self._ended = False  #: the other side sends no more
         self._answered = False  #: the answer's head was sent
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
@@ -75,9 +85,13 @@ class Call:
         return self.head.metadata
 
     async def read(self) -> bytes | EndOfMessages:
-        """Return the next message, or `EOF`."""
+        """Return the next message, or `EOF`.
+
+        Raises:
+            Aborted: it is compressed, and not well.
+        """
         while not self._messages:
-            if self._ended:
+            if self.ended:
                 return EOF
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -87,6 +101,8 @@ class Call:
         message = self._messages.popleft()
         self._unread -= len(message)
         self._let_more()
+        if type(message) is Packed:
+            return await unpack(message, self.head.encoding, self._line.most_taken)
         return message
 
     async def write(self, message: bytes) -> None:
@@ -102,7 +118,7 @@ class Call:
         if size - PREFIX.size > line.most_sent:
             words = f"a message of {len(message)} bytes is larger than the {line.most_sent} allowed"
             raise Aborted(Code.RESOURCE_EXHAUSTED, words)
-        begin = b"" if self._answered else answer_head(self.number)
+        begin = b"" if self._answered else answer_head(self.number, tells=self.head.tells)
         self._answered = True
         if size > min(self.window, line.window, line.most_frame) or line.paused:
             if begin:
@@ -136,11 +152,29 @@ class Call:
 
     # --- for the connection ------------------------------------------------------------
 
+    async def run(self, method: Callable[[Call], Awaitable[None]]) -> None:
+        """Let its method serve it, and say how that ended."""
+        try:
+            await method(self)
+            self.finish()
+        except Aborted as error:
+            self.finish(error.code, error.details)
+        except Gone:
+            pass
+        except Exception as error:  # noqa: BLE001 - the call is answered, and nothing else suffers
+            where = "".join(traceback.format_tb(error.__traceback__))
+            log.error("%s: unexpected %s\n%s", self.head.path, type(error).__name__, where)  # noqa: TRY400 - its message may quote a prompt
+            self.finish(Code.UNKNOWN, "unexpected error")
+        finally:
+            self.finish(Code.CANCELLED, "the call was cancelled")
+            self.task = None
+            self._line.forget(self)
+
     def feed(self, data: bytes, size: int) -> None:
         """Take a piece of what the other side sends, of ``size`` bytes with its padding."""
         self._received += size
         if self._received > WINDOW:
-            self.fail(Code.INTERNAL, "more was sent than was let in")
+            self.refuse(Fault.FLOW_CONTROL_ERROR)
             return
         if self._partial or len(data) < PREFIX.size:
             self._partial += data
@@ -154,7 +188,9 @@ class Call:
 
     def half_close(self) -> None:
         """The other side sends no more."""
-        self._ended = True
+        self.ended = True
+        if self._partial:
+            self.fail(Code.INTERNAL, "the last message is not whole")
         self._wake()
 
     def lost(self) -> None:
@@ -169,14 +205,24 @@ class Call:
         if self.closed:
             return
         self.closed = True
-        frames = end(self.number, code, details, begun=self._answered)
-        if not self._ended:  # what is still sent is in vain
+        tells = self.head.tells
+        frames = end(self.number, code, details, begun=self._answered, tells=tells)
+        if not self.ended:  # what is still sent is in vain
             frames += reset(self.number, Fault.NO_ERROR)
         self._line.send(frames)
 
     def fail(self, code: Code, details: str) -> None:
         """End it from outside: its method is cancelled."""
         self.finish(code, details)
+        self._line.forget(self)  # a task that is cancelled before it began does nothing
+        self.lost()
+
+    def refuse(self, fault: Fault) -> None:
+        """Give it up, since the other side broke the rules of its stream."""
+        if not self.closed:
+            self.closed = True
+            self._line.send(reset(self.number, fault))
+        self._line.forget(self)
         self.lost()
 
     def wake_writer(self) -> None:
@@ -194,20 +240,33 @@ class Call:
         partial, most = self._partial, self._line.most_taken
         while len(partial) >= PREFIX.size and not self.closed:
             compressed, size = PREFIX.unpack_from(partial)
-            if compressed:
-                self.fail(Code.UNIMPLEMENTED, "messages must not be compressed")
-            elif size > most:
+            if compressed and self._refused(compressed):
+                return
+            if size > most:
                 words = f"a message of {size} bytes is larger than the {most} that are taken"
                 self.fail(Code.RESOURCE_EXHAUSTED, words)
             elif len(partial) < PREFIX.size + size:
                 return
             else:
-                self._take(bytes(partial[PREFIX.size : PREFIX.size + size]))
+                with memoryview(partial) as whole:
+                    message = bytes(whole[PREFIX.size : PREFIX.size + size])
+                self._take(Packed(message) if compressed else message)
                 del partial[: PREFIX.size + size]
+
+    def _refused(self, compressed: int) -> bool:
+        """Whether the call failed for how its message is compressed."""
+        encoding = self.head.encoding
+        if encoding in BITS and compressed == 1:
+            return False
+        if encoding in PLAIN or compressed > 1:
+            self.fail(Code.INTERNAL, "a message is said to be compressed, and not how")
+        else:
+            self.fail(Code.UNIMPLEMENTED, f"messages must not be compressed by {encoding}")
+        return True
 
     def _let_more(self) -> None:
         """Let the other side send more, unless much of what it sent is not read."""
-        if self._received >= WINDOW // 2 and self._unread < WINDOW and not self._ended:
+        if self._received >= WINDOW // 2 and self._unread < WINDOW and not self.ended:
             if not self.closed:
                 self._line.send(window_update(self.number, self._received))
             self._received = 0

@@ -9,15 +9,13 @@ what it may not, or floods us with what we must answer, too.
 from __future__ import annotations
 
 import asyncio
-import logging
-import traceback
 from collections.abc import Awaitable, Callable, Mapping
 
 from epp.rpc import frames
 from epp.rpc.call import WINDOW, Call
 from epp.rpc.frames import Broken, Fault
 from epp.rpc.heads import MOST_BYTES, Heads, not_grpc
-from epp.rpc.status import Aborted, Code, Gone
+from epp.rpc.status import Code
 
 Method = Callable[[Call], Awaitable[None]]
 Methods = Mapping[str, Method]  #: by path: ``/package.Service/Method``
@@ -27,10 +25,9 @@ ANSWER_SECONDS = 20.0  #: to answer that, and to begin
 MOST_BLOCK = 2 * MOST_BYTES  #: bytes of a header block, which is compressed
 MOST_UNSENT = 2**24  #: bytes that wait to be sent: only who reads nothing gets there
 HIGH_WATER = 2**20  #: bytes that wait to be sent, at which calls wait, too
+FRAMES_A_TURN = 16  #: of one client, until others have their turn
 REGRANT = 2**29  #: bytes received on the connection, until as many more are let in
 _SEEN = b"go away!"  #: of the ping whose answer says that GOAWAY was seen
-
-log = logging.getLogger(__name__)
 
 
 class Connection(asyncio.Protocol):
@@ -62,7 +59,9 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._heads = Heads()
         self._begun = False  #: the preface has come
-        self._rest = b""  #: of a frame that is not whole
+        self._rest = b""  #: what came and was not taken
+        self._waits = False  #: for its next turn to take it
+        self._closed = False
         self._block: tuple[int, int, bytearray] | None = None  #: stream and flags of one not whole
         self._last = 0  #: the newest stream
         self._call_window = frames.FIRST_WINDOW  #: what each new call may send
@@ -86,11 +85,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what has come."""
         self._heard = True
-        data = self._rest + data if self._rest else data
-        try:
-            self._rest = data[self._take(data) :]
-        except Broken as error:
-            self.close(error.fault, str(error))
+        self._rest = self._rest + data if self._rest else data
+        if not self._waits:
+            self._go_on()
 
     def pause_writing(self) -> None:
         """Much waits to be sent."""
@@ -103,9 +100,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Cancel every call."""
+        self._closed = True
         self._timer.cancel()
         for call in list(self.calls.values()):
-            self._forget(call)
+            self.forget(call)
             call.lost()
         self._ended(self)
 
@@ -124,8 +122,9 @@ class Connection(asyncio.Protocol):
 
     def close(self, fault: Fault = Fault.NO_ERROR, why: str = "") -> None:
         """End the connection, and every call that is still open."""
-        if self._transport.is_closing():
+        if self._closed:
             return
+        self._closed = True
         for call in list(self.calls.values()):
             call.fail(Code.UNAVAILABLE, why or "the server is stopping")
         if self._begun:
@@ -154,10 +153,32 @@ class Connection(asyncio.Protocol):
 
     # --- frames --------------------------------------------------------------------------
 
+    def _go_on(self) -> None:
+        """Take a turn's frames of what came; nothing more is read before the last turn."""
+        waited, self._waits = self._waits, False
+        if self._closed:
+            return
+        try:
+            self._rest = self._rest[self._take(self._rest) :]
+        except Broken as error:
+            self.close(error.fault, str(error))
+            return
+        if self._waits:
+            self._loop.call_soon(self._go_on)
+            if not waited:
+                self._transport.pause_reading()
+        elif waited:
+            self._transport.resume_reading()
+
     def _take(self, data: bytes) -> int:
-        """Take each whole frame of ``data``; return where the next one begins."""
+        """Take whole frames of ``data``, a turn's at most; return where the next one begins."""
         at, size, unpack = self._after_preface(data), len(data), frames.HEAD.unpack_from
-        while size - at >= frames.HEAD.size and self._begun:
+        last = FRAMES_A_TURN
+        while size - at >= frames.HEAD.size and self._begun and not self._closed:
+            if not last:
+                self._waits = True
+                break
+            last -= 1
             high, low, kind, flags, stream = unpack(data, at)
             end_at = at + frames.HEAD.size + (high << 8 | low)
             if high << 8 | low > frames.MOST_PAYLOAD:
@@ -177,8 +198,13 @@ class Connection(asyncio.Protocol):
             return 0
         if not data.startswith(frames.PREFACE[: len(data)]):
             raise Broken(Fault.PROTOCOL_ERROR, "this is not HTTP/2")
-        self._begun = len(data) >= len(frames.PREFACE)
-        return len(frames.PREFACE) if self._begun else 0
+        if len(data) < len(frames.PREFACE) + frames.HEAD.size:
+            return 0
+        *_, kind, flags, _ = frames.HEAD.unpack_from(data, len(frames.PREFACE))
+        if kind != frames.SETTINGS or flags & frames.ACK:
+            raise Broken(Fault.PROTOCOL_ERROR, "a client begins with its settings")
+        self._begun = True
+        return len(frames.PREFACE)
 
     def _data(self, flags: int, stream: int, payload: bytes) -> None:
         self._received += len(payload)
@@ -189,7 +215,11 @@ class Connection(asyncio.Protocol):
         if call is None:
             self._known(stream)
             return
-        call.feed(frames.unpadded(flags, payload), len(payload))
+        data = frames.unpadded(flags, payload)
+        if call.ended:
+            call.refuse(Fault.STREAM_CLOSED)
+            return
+        call.feed(data, len(payload))
         if flags & frames.END_STREAM:
             call.half_close()
 
@@ -214,21 +244,37 @@ class Connection(asyncio.Protocol):
     def _head(self, flags: int, stream: int, block: bytes) -> None:
         head = self._heads.read(block)  # also of what is ignored: blocks refer to earlier ones
         call = self.calls.get(stream)
-        if call is not None:  # trailers
-            call.half_close()
+        if call is not None:
+            self._trailers(flags, call)
             return
         if not stream & 1:
             raise Broken(Fault.PROTOCOL_ERROR, f"a client opened stream {stream}")
-        if stream <= self._last:
-            return  # trailers of a call that is over
+        if stream <= self._last:  # trailers of a call that is over
+            if not flags & frames.END_STREAM:
+                raise Broken(Fault.PROTOCOL_ERROR, f"a client opened stream {stream} again")
+            return
         self._last = stream
+        self._still_reads()
         call = Call(self, stream, head, window=self._call_window)
         if flags & frames.END_STREAM:
             call.half_close()
         self._begin(call)
 
+    def _trailers(self, flags: int, call: Call) -> None:
+        if call.ended:
+            call.refuse(Fault.STREAM_CLOSED)
+        elif not flags & frames.END_STREAM:
+            call.refuse(Fault.PROTOCOL_ERROR)
+        else:
+            call.half_close()
+
     def _priority(self, flags: int, stream: int, payload: bytes) -> None:
         """Priorities change nothing here."""
+        if not stream:
+            raise Broken(Fault.PROTOCOL_ERROR, "a priority of all streams")
+        call = self.calls.get(stream)
+        if len(payload) != frames.PRIORITY_BYTES and call is not None:
+            call.refuse(Fault.FRAME_SIZE_ERROR)
 
     def _reset(self, flags: int, stream: int, payload: bytes) -> None:
         frames.number_of(payload)
@@ -236,25 +282,36 @@ class Connection(asyncio.Protocol):
         if call is None:
             self._known(stream)
             return
-        self._forget(call)
+        self.forget(call)
         call.lost()
 
     def _settings(self, flags: int, stream: int, payload: bytes) -> None:
+        frames.of_the_connection(stream)
         if flags & frames.ACK:
+            if payload:
+                raise Broken(Fault.FRAME_SIZE_ERROR, "settings that acknowledge some, too")
             return
         told = frames.settings_of(payload)
         self.most_frame = min(told.get(frames.MAX_FRAME_SIZE, self.most_frame), WINDOW)
         window = told.get(frames.INITIAL_WINDOW_SIZE, self._call_window)
+        if window != self._call_window:
+            self._resize(window)
+        self._answer(frames.frame(frames.SETTINGS, frames.ACK, 0))
+
+    def _resize(self, window: int) -> None:
+        """Let each call send ``window`` bytes from its beginning, also those that have begun."""
         for call in self.calls.values():
             call.window += window - self._call_window
+            if call.window > frames.MOST_WINDOW:
+                raise Broken(Fault.FLOW_CONTROL_ERROR, f"stream {call.number}'s window too large")
         self._call_window = window
-        self._answer(frames.frame(frames.SETTINGS, frames.ACK, 0))
         self._wake()
 
     def _push_promise(self, flags: int, stream: int, payload: bytes) -> None:
         raise Broken(Fault.PROTOCOL_ERROR, "a client made a promise")
 
     def _ping(self, flags: int, stream: int, payload: bytes) -> None:
+        frames.of_the_connection(stream)
         if len(payload) != len(_SEEN):
             raise Broken(Fault.FRAME_SIZE_ERROR, f"a ping of {len(payload)} bytes")
         if not flags & frames.ACK:
@@ -265,6 +322,9 @@ class Connection(asyncio.Protocol):
 
     def _go_away(self, flags: int, stream: int, payload: bytes) -> None:
         """The client opens no more calls; it closes the connection by itself."""
+        frames.of_the_connection(stream)
+        if len(payload) < frames.GO_AWAY_BYTES:
+            raise Broken(Fault.FRAME_SIZE_ERROR, f"GOAWAY of {len(payload)} bytes")
 
     def _window_update(self, flags: int, stream: int, payload: bytes) -> None:
         more = frames.number_of(payload)
@@ -275,8 +335,11 @@ class Connection(asyncio.Protocol):
             return
         holder.window += more
         if not more or holder.window > frames.MOST_WINDOW:
-            raise Broken(Fault.FLOW_CONTROL_ERROR, f"a window larger by {more} bytes")
-        if call is not None:
+            fault = Fault.FLOW_CONTROL_ERROR if more else Fault.PROTOCOL_ERROR
+            if call is None:
+                raise Broken(fault, f"a window larger by {more} bytes")
+            call.refuse(fault)
+        elif call is not None:
             call.wake_writer()
         elif self.blocked:
             self._wake()
@@ -288,16 +351,21 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, data: bytes) -> None:
         """Send what the client can ask for without end."""
+        self._still_reads()
+        self.send(data)
+
+    def _still_reads(self) -> None:
         if self.paused and self._transport.get_write_buffer_size() > MOST_UNSENT:
             raise Broken(Fault.ENHANCE_YOUR_CALM, "it asks and does not read the answers")
-        self.send(data)
 
     # --- calls ---------------------------------------------------------------------------
 
     def _begin(self, call: Call) -> None:
         head = call.head
         method = self._methods.get(head.path)
-        if not head.is_grpc:
+        if not head.sound:
+            self.send(frames.reset(call.number, Fault.PROTOCOL_ERROR))
+        elif not head.is_grpc:
             self.send(not_grpc(call.number))
         elif method is None:
             call.finish(Code.UNIMPLEMENTED, f"there is no {head.path}")
@@ -306,26 +374,10 @@ class Connection(asyncio.Protocol):
             if head.seconds is not None:
                 late = (Code.DEADLINE_EXCEEDED, "the call took too long")
                 call.timer = self._loop.call_later(head.seconds, call.fail, *late)
-            call.task = self._loop.create_task(self._serve(method, call), name="call")
+            call.task = self._loop.create_task(call.run(method), name="call")
 
-    async def _serve(self, method: Method, call: Call) -> None:
-        try:
-            await method(call)
-            call.finish()
-        except Aborted as error:
-            call.finish(error.code, error.details)
-        except Gone:
-            pass
-        except Exception as error:  # noqa: BLE001 - the call is answered, and nothing else suffers
-            where = "".join(traceback.format_tb(error.__traceback__))
-            log.error("%s: unexpected %s\n%s", call.head.path, type(error).__name__, where)  # noqa: TRY400 - its message may quote a prompt
-            call.finish(Code.UNKNOWN, "unexpected error")
-        finally:
-            call.finish(Code.CANCELLED, "the call was cancelled")
-            call.task = None
-            self._forget(call)
-
-    def _forget(self, call: Call) -> None:
+    def forget(self, call: Call) -> None:
+        """Let go of a call that is over."""
         if self.calls.pop(call.number, None) is not None and call.timer is not None:
             call.timer.cancel()
         if self._leaving and not self.calls:
@@ -337,7 +389,8 @@ class Connection(asyncio.Protocol):
 
     def _wake(self) -> None:
         for call in list(self.blocked):
-            call.wake_writer()
+            if call.window > 0:
+                call.wake_writer()
 
     _TAKE = (
         _data, _headers, _priority, _reset, _settings, _push_promise, _ping, _go_away,

@@ -22,11 +22,13 @@ END_HEADERS = 0x04
 PADDED = 0x08
 WITH_PRIORITY = 0x20
 
-INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 4, 5, 6  #: of settings
+ENABLE_PUSH = 2  #: of settings, as the next
+INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 4, 5, 6
 
 _SETTING = struct.Struct(">HL")
 _NUMBER = struct.Struct(">L")
-_PRIORITY_BYTES = 5
+PRIORITY_BYTES = 5
+GO_AWAY_BYTES = 8  #: at least
 
 
 class Fault(IntEnum):
@@ -35,6 +37,7 @@ class Fault(IntEnum):
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
     FLOW_CONTROL_ERROR = 3
+    STREAM_CLOSED = 5
     FRAME_SIZE_ERROR = 6
     REFUSED_STREAM = 7
     CANCEL = 8
@@ -74,6 +77,8 @@ def settings_of(payload: bytes) -> dict[int, int]:
     if len(payload) % _SETTING.size:
         raise Broken(Fault.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
     told = dict(_SETTING.iter_unpack(payload))
+    if told.get(ENABLE_PUSH, 0) > 1:
+        raise Broken(Fault.PROTOCOL_ERROR, "pushing is neither on nor off")
     if told.get(INITIAL_WINDOW_SIZE, 0) > MOST_WINDOW:
         raise Broken(Fault.FLOW_CONTROL_ERROR, "an initial window of over 2^31 - 1 bytes")
     if not MOST_PAYLOAD <= told.get(MAX_FRAME_SIZE, MOST_PAYLOAD) < 2**24:
@@ -94,6 +99,16 @@ def reset(stream: int, fault: Fault) -> bytes:
 def go_away(last: int, fault: Fault, why: str = "") -> bytes:
     """Say that streams after ``last`` are not dealt with on this connection."""
     return frame(GOAWAY, 0, 0, _NUMBER.pack(last) + _NUMBER.pack(fault) + why.encode())
+
+
+def of_the_connection(stream: int) -> None:
+    """Refuse a frame that is about the whole connection, and names a stream.
+
+    Raises:
+        Broken: it does.
+    """
+    if stream:
+        raise Broken(Fault.PROTOCOL_ERROR, f"a frame of the whole connection on stream {stream}")
 
 
 def number_of(payload: bytes) -> int:
@@ -129,6 +144,6 @@ def header_block(flags: int, payload: bytes) -> bytes:
     block = unpadded(flags, payload)
     if not flags & WITH_PRIORITY:
         return block
-    if len(block) < _PRIORITY_BYTES:
+    if len(block) < PRIORITY_BYTES:
         raise Broken(Fault.FRAME_SIZE_ERROR, "HEADERS too short for its priority")
-    return block[_PRIORITY_BYTES:]
+    return block[PRIORITY_BYTES:]

@@ -20,13 +20,19 @@ import msgspec
 from epp.rpc.frames import END_HEADERS, END_STREAM, HEADERS, Broken, Fault, frame
 from epp.rpc.status import Code
 
-MOST_BYTES = 65_536  #: of a head's names and values
+MOST_BYTES = 32_768  #: of a head's names and values
 MOST_DETAILS = 1_024  #: characters of an error's words
 REMEMBERED = 256  #: blocks
+MOST_REMEMBERED = 4_096  #: bytes of a block, and of what it says
 
 _STATUS_200 = b"\x88"  #: by the static table
 _CONTENT_TYPE = b"\x0f\x10"  #: a literal that no table keeps, its name from the static table
 _LITERAL = b"\x00"  #: the same, with a name of its own
+_RESIZES = re.compile(rb"([\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}")  #: RFC 7541, 4.2: two
+_GRPC = re.compile(r"application/grpc([+;].*)?")
+_NEEDED = {":method", ":scheme", ":path"}
+_PSEUDO = _NEEDED | {":authority"}
+_HOP_BY_HOP = {"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade"}
 _TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
@@ -38,6 +44,9 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     is_grpc: bool  #: a POST of gRPC's content type
     seconds: float | None  #: in which the call must be over; None: no bound
     metadata: tuple[tuple[str, str], ...]  #: names are lower-case; no pseudo-headers
+    encoding: str  #: how messages are compressed that are
+    tells: bool  #: it says which compressions it knows, or uses one: it is told ours
+    sound: bool  #: HTTP/2 allows such a head
 
 
 class Heads:
@@ -59,6 +68,8 @@ class Heads:
         table = self._decoder.header_table
         size, newest = table.maxsize, _newest(table.dynamic_entries)
         count = len(table.dynamic_entries)
+        if _RESIZES.match(block):
+            raise Broken(Fault.COMPRESSION_ERROR, "the headers' table is resized again and again")
         try:
             pairs = self._decoder.decode(block, raw=True)
         except (hpack.HPACKError, ValueError, IndexError) as error:
@@ -68,9 +79,13 @@ class Heads:
         entries = table.dynamic_entries
         if (table.maxsize, len(entries)) != (size, count) or _newest(entries) is not newest:
             self._known.clear()
-        elif len(self._known) < REMEMBERED:
+        elif len(self._known) < REMEMBERED and _size(block, head) <= MOST_REMEMBERED:
             self._known[block] = head
         return head
+
+
+def _size(block: bytes, head: Head) -> int:
+    return len(block) + sum(len(name) + len(value) for name, value in head.metadata)
 
 
 def _newest(entries: deque[Any]) -> Any:
@@ -86,9 +101,26 @@ def _head(pairs: tuple[tuple[str, str], ...]) -> Head:
     kind = told.get("content-type", "")
     return Head(
         path=told.get(":path", ""),
-        is_grpc=told.get(":method") == "POST" and kind.startswith("application/grpc"),
+        is_grpc=told.get(":method") == "POST" and _GRPC.fullmatch(kind) is not None,
         seconds=_seconds(told.get("grpc-timeout", "")),
         metadata=tuple(pair for pair in pairs if not pair[0].startswith(":")),
+        encoding=told.get("grpc-encoding", ""),
+        tells="grpc-accept-encoding" in told or "grpc-encoding" in told,
+        sound=_sound(pairs, told),
+    )
+
+
+def _sound(pairs: tuple[tuple[str, str], ...], told: dict[str, str]) -> bool:
+    """Whether names are lower-case, and pseudo-headers first, whole, and each there once."""
+    pseudo = [name for name, _ in pairs if name.startswith(":")]
+    return (
+        [name for name, _ in pairs[: len(pseudo)]] == pseudo
+        and len(set(pseudo)) == len(pseudo)
+        and _NEEDED <= set(pseudo) <= _PSEUDO
+        and told[":path"] != ""
+        and told.get("te", "trailers") == "trailers"
+        and not _HOP_BY_HOP & told.keys()
+        and all(name and name == name.lower() for name in told)
     )
 
 
@@ -100,15 +132,17 @@ def _seconds(timeout: str) -> float | None:
 # --- answers -----------------------------------------------------------------------
 
 
-def answer_head(stream: int) -> bytes:
-    """Begin the answer of a call."""
-    return frame(HEADERS, END_HEADERS, stream, _ANSWER)
+def answer_head(stream: int, *, tells: bool) -> bytes:
+    """Begin the answer of a call; ``tells`` which compressions we know."""
+    return frame(HEADERS, END_HEADERS, stream, _ANSWER + _ACCEPTED if tells else _ANSWER)
 
 
-def end(stream: int, code: Code, details: str = "", *, begun: bool) -> bytes:
-    """End the answer of a call, whether it has ``begun`` or not."""
+def end(stream: int, code: Code, details: str = "", *, begun: bool, tells: bool = False) -> bytes:
+    """End the answer of a call, whether it has ``begun`` or not; for ``tells`` see `answer_head`."""
     block = _ENDS_OK if code is Code.OK else b"".join(_status(code, details))
-    return frame(HEADERS, END_HEADERS | END_STREAM, stream, block if begun else _ANSWER + block)
+    if not begun:
+        block = _ANSWER + (_ACCEPTED if tells else b"") + block
+    return frame(HEADERS, END_HEADERS | END_STREAM, stream, block)
 
 
 def not_grpc(stream: int) -> bytes:
@@ -130,4 +164,5 @@ def _sized(text: bytes) -> bytes:
 
 
 _ANSWER = _STATUS_200 + _CONTENT_TYPE + _sized(b"application/grpc")
+_ACCEPTED = _LITERAL + _sized(b"grpc-accept-encoding") + _sized(b"identity,deflate,gzip")
 _ENDS_OK = b"".join(_status(Code.OK, ""))

@@ -108,6 +108,7 @@ def _listening(host: str, port: int) -> socket.socket:
             return _bound(socket.AF_INET6, "::", port)
         host = "0.0.0.0"
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found.sort(key=lambda each: each[0] != socket.AF_INET)  # of a name with both, as Go has it
     family, *_, address = found[0]
     return _bound(family, str(address[0]), port)
 

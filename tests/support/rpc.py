@@ -17,6 +17,11 @@ HEAD = (
     (":method", "POST"), (":scheme", "http"), (":path", "/a.B/Do"), (":authority", "picker"),
     ("te", "trailers"), ("content-type", "application/grpc"),
 )  # fmt: skip
+#: That head as a block of literals that no table keeps.
+PLAIN_HEAD = b"".join(
+    b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+    for name, value in HEAD
+)
 TURNS = 20  #: of the loop, after which all that can happen has happened
 
 
@@ -33,6 +38,7 @@ class Wire(asyncio.Transport):
         self.sent = bytearray()
         self.unsent = 0  #: bytes said to wait
         self.closed = False
+        self.reading = True
         self.connection: Connection | None = None
 
     def write(self, data: Any) -> None:
@@ -48,6 +54,12 @@ class Wire(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.closed
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass

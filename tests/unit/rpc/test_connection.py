@@ -213,10 +213,10 @@ def test_a_deadline_ends_the_call() -> None:
     ("sent", "code"),
     [
         (message(b"x" * 101), "8"),
-        (message(b"x", compressed=True), "12"),
+        (message(b"x", compressed=True), "13"),
         (message(b"x" * 2**20)[:20], "8"),
     ],
-    ids=["too large", "compressed", "announced too large"],
+    ids=["too large", "compressed, and not said how", "announced too large"],
 )
 def test_a_message_that_is_not_taken_ends_its_call_alone(sent: bytes, code: str) -> None:
     async def script(talk: Talk) -> None:
@@ -360,7 +360,15 @@ def test_a_client_that_sends_more_than_it_may_loses_its_call() -> None:
         (frame(frames.PUSH_PROMISE, 0, 1, b"\0" * 4), Fault.PROTOCOL_ERROR),
         (frame(frames.PING, 0, 0, b"123"), Fault.FRAME_SIZE_ERROR),
         (frames.window_update(0, 2**31 - 1), Fault.FLOW_CONTROL_ERROR),
-        (frames.window_update(0, 0), Fault.FLOW_CONTROL_ERROR),
+        (frames.window_update(0, 0), Fault.PROTOCOL_ERROR),
+        (frame(frames.SETTINGS, frames.ACK, 0, b"\0" * 6), Fault.FRAME_SIZE_ERROR),
+        (frame(frames.SETTINGS, 0, 1), Fault.PROTOCOL_ERROR),
+        (frames.settings({frames.ENABLE_PUSH: 2}), Fault.PROTOCOL_ERROR),
+        (frame(frames.PING, 0, 1, b"8" * 8), Fault.PROTOCOL_ERROR),
+        (frame(frames.GOAWAY, 0, 1, b"\0" * 8), Fault.PROTOCOL_ERROR),
+        (frame(frames.GOAWAY, 0, 0, b"\0" * 7), Fault.FRAME_SIZE_ERROR),
+        (frame(frames.PRIORITY, 0, 0, b"\0" * 5), Fault.PROTOCOL_ERROR),
+        (frame(frames.HEADERS, frames.END_HEADERS, 1, b"\x20" * 1000), Fault.COMPRESSION_ERROR),
         (frames.window_update(7, 1), Fault.PROTOCOL_ERROR),
     ],
 )  # fmt: skip

@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+import copy
+import random
+
 import hpack
 import pytest
 
 from epp.rpc import heads
+from epp.rpc.frames import Broken
 from epp.rpc.heads import Heads
 from epp.rpc.status import Code
 
@@ -52,6 +56,8 @@ def test_the_time_that_a_call_has(told: str, seconds: float | None) -> None:
     [
         ("POST", "application/grpc", True),
         ("POST", "application/grpc+proto", True),
+        ("POST", "application/grpc;charset=utf-8", True),
+        ("POST", "application/grpc-web", False),
         ("GET", "application/grpc", False),
         ("POST", "application/json", False),
     ],
@@ -81,3 +87,49 @@ def test_how_an_answer_ends(
 ) -> None:
     frame = heads.end(1, code, details, begun=begun)
     assert hpack.Decoder().decode(frame[9:]) == expected
+
+
+def test_what_is_remembered_never_differs_from_what_is_read() -> None:
+    for seed in range(10):
+        chance = random.Random(seed)
+        ours, theirs = Heads(), hpack.Decoder(max_header_list_size=heads.MOST_BYTES)
+        seen: list[bytes] = []
+        for _ in range(300):
+            block = _block(chance) if not seen or chance.random() < 0.4 else chance.choice(seen)
+            seen.append(block)
+            try:
+                copy.deepcopy(theirs).decode(block)
+            except hpack.HPACKError:  # it refers to an entry that is not there
+                continue
+            pairs = theirs.decode(block, raw=True)
+            names = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in pairs)
+            head = ours.read(block)
+            assert head.metadata == tuple(pair for pair in names if not pair[0].startswith(":"))
+            assert head.path == dict(names).get(":path", "")
+
+
+def _block(chance: random.Random) -> bytes:
+    """A header block: table sizes, references, and literals that the table keeps or does not."""
+    sizes = [b"\x20", b"\x3f\x21", b"\x3f\xe1\x1f"]  # 0, 64 and 4096
+    parts = [chance.choice(sizes) for _ in range(chance.choice([0, 0, 0, 0, 1, 2]))]
+    for _ in range(chance.randrange(1, 5)):
+        name, value = chance.choice(["a", ":path", "bc"]), chance.choice(["x", "yz", "w" * 40])
+        text = bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        packed = hpack.Encoder().encode([(name, value)], huffman=True)
+        known = bytes([0x80 | chance.choice([2, 4, 62, 62, 63])])
+        parts.append(chance.choice([b"\x00" + text, b"\x10" + text, b"\x40" + text, packed, known]))
+    return b"".join(parts)
+
+
+def test_long_heads_are_not_remembered() -> None:
+    table = Heads()
+    size = hpack.hpack.encode_integer(heads.MOST_REMEMBERED, 7)
+    long = b"\x10\x01a" + size + b"v" * heads.MOST_REMEMBERED
+    assert table.read(long) is not table.read(long)
+    assert table.read(b"\x10\x01a\x01v") is table.read(b"\x10\x01a\x01v")
+
+
+def test_a_table_may_be_resized_twice_in_a_block() -> None:
+    assert Heads().read(b"\x20\x3f\xe1\x1f\x82").metadata == ()
+    with pytest.raises(Broken):
+        Heads().read(b"\x20\x3f\xe1\x1f\x20\x82")

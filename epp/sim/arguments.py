@@ -38,6 +38,11 @@ HELPS = {
     "kv_events_layout": "of KV events: map (vLLM since 0.24) or array (before, and SGLang)",
     "kv_events_buffer": "messages kept for who asks",
     "kv_events_drop": "fraction of messages never sent, to test routers",
+    "kv_cpu_blocks": "KV blocks in the CPU's memory, where each is copied when it is computed; those that "
+    "the GPU gave up are loaded from there",
+    "kv_disk_blocks": "KV blocks on a disk, where each is copied too; they are loaded through the CPU's",
+    "kv_cpu_rate": "tokens in a second from the CPU to the GPU",
+    "kv_disk_rate": "and from the disk to the CPU",
     "data_parallel_rank": "told with KV events, and added to their ports",
     "role": "prefill keeps KV for who asks with kv_transfer_params, decode fetches it, both does "
     "both; without one these parameters are ignored",

@@ -13,7 +13,7 @@ admitted last is preempted: its blocks are freed and it is computed again, from 
 queue. A cached prefix never covers the last token: at least one token is computed.
 
 A request whose KV another engine has gets its blocks when its turn comes, waits for the transfer
-outside the batch, and then goes before all others. One whose KV another engine wants leaves its
+outside the batch, and then goes before all others. So does one whose blocks lie in a lower tier. One whose KV another engine wants leaves its
 blocks behind on a lease.
 """
 
@@ -25,6 +25,7 @@ from collections.abc import Sequence
 
 from epp.sim.cache import BlockCache
 from epp.sim.model import Config, Finished, Request, Sealed, StepResult, Totals, UnderWay
+from epp.sim.offload.tiers import Tiers
 from epp.sim.transfer.leases import Leases
 
 
@@ -34,6 +35,7 @@ class Engine:
     def __init__(self, config: Config, seed: int = 0) -> None:
         self.config = config
         self.cache = BlockCache(config.kv_blocks - 1, journal=config.journal)
+        self.tiers = Tiers(config.offload, block_tokens=config.block_tokens, journal=config.journal)
         self.totals = Totals()
         self.deferred = 0  #: requests passed over in the last step: no room for their adapter
         self._random = random.Random(seed)
@@ -80,14 +82,16 @@ class Engine:
             queue.remove(sequence)
         self._free(sequence)
         sequence.share = 0
-        return self._story(sequence, "abort", at)
+        return sequence.story("abort", at)
 
     def fetched(self, request_id: str, *, good: bool = True) -> None:
-        """Say that a transfer is over; without its KV the prompt is computed here."""
+        """Say that a transfer or a load is over; without its KV the prompt is computed here."""
         sequence = self._fetching.pop(request_id, None)
         if sequence is None:
             return  # aborted meanwhile
-        if good:
+        if sequence.load_ends is not None:
+            self._loaded(sequence)
+        elif good:
             prompt = sequence.request.prompt_tokens
             sequence.external, sequence.computed = prompt - sequence.computed, prompt
             self._seal(sequence)
@@ -114,6 +118,10 @@ class Engine:
         """Return the requests whose KV is to be fetched, since this was last asked."""
         asked, self._to_fetch = self._to_fetch, []
         return asked
+
+    def load_ends(self, request_id: str) -> float | None:
+        """Return when what a request to fetch waits for is loaded; None: another engine has it."""
+        return self._fetching[request_id].load_ends
 
     def complete(self, at: float) -> StepResult:
         """Apply the step that ends at ``at``; an empty result if none is under way."""
@@ -218,7 +226,8 @@ class Engine:
             if adapter:
                 adapters.add(adapter)
             self._hold(sequence, hits)
-            if sequence.request.fetches and not sequence.preemptions:
+            fetches = sequence.request.fetches and not sequence.preemptions
+            if fetches or self._load(sequence, at):
                 self._grow(sequence, sequence.tokens)
                 self._fetching[sequence.request.id] = sequence
                 self._to_fetch.append(sequence.request.id)
@@ -238,18 +247,35 @@ class Engine:
     def _hold(self, sequence: UnderWay, hits: Sequence[int]) -> None:
         """Let a waiting sequence use its cached blocks."""
         self.cache.hold(hits)
+        self.tiers.store(hits)
         sequence.held = list(hits)
         sequence.blocks = sequence.sealed = len(hits)
         sequence.computed = len(hits) * self.config.block_tokens
         if sequence.admitted_at is None:
             sequence.cached = sequence.computed
 
+    def _load(self, sequence: UnderWay, at: float) -> bool:
+        """Begin to load blocks that only lower tiers hold; False if there are none."""
+        limit = (sequence.tokens - 1) // self.config.block_tokens
+        found = self.tiers.match(sequence.request.blocks[sequence.sealed : limit])
+        if found:
+            sequence.load_ends = self.tiers.load(found, at)
+            sequence.computed += len(found) * self.config.block_tokens
+        return bool(found)
+
+    def _loaded(self, sequence: UnderWay) -> None:
+        sequence.load_ends = None
+        if sequence.admitted_at is None:
+            sequence.loaded = sequence.computed - sequence.cached
+            sequence.cached = sequence.computed
+        self._seal(sequence)
+
     def _resume(self, sequence: UnderWay, budget: int, at: float) -> int:
         """Put a sequence into the batch; return its share of the budget."""
         if sequence.admitted_at is None:
             sequence.admitted_at = at
             self.totals.queried_tokens += sequence.tokens
-            self.totals.hit_tokens += sequence.cached
+            self.totals.hit_tokens += sequence.cached - sequence.loaded
         share = min(sequence.tokens - sequence.computed, budget)
         self._grow(sequence, sequence.computed + share)
         sequence.running = True
@@ -306,7 +332,7 @@ class Engine:
 
     def _count_prompt(self, sequence: UnderWay) -> None:
         self.totals.prompt_tokens += sequence.request.prompt_tokens
-        self.totals.external_tokens += sequence.external
+        self.totals.external_tokens += sequence.external + sequence.loaded
         here = sequence.request.prompt_tokens - sequence.cached - sequence.external
         self.totals.computed_tokens += here
 
@@ -318,22 +344,7 @@ class Engine:
             self._keep(sequence, at)
         self._free(sequence)
         del self._sequences[sequence.request.id]
-        return self._story(sequence, sequence.request.reason, at)
-
-    def _story(self, sequence: UnderWay, reason: str, at: float) -> Finished:
-        return Finished(
-            sequence.request.id,
-            reason,
-            sequence.request.prompt_tokens,
-            sequence.emitted,
-            sequence.cached,
-            sequence.preemptions,
-            sequence.arrived_at,
-            sequence.admitted_at,
-            sequence.first_at,
-            at,
-            sequence.external,
-        )
+        return sequence.story(sequence.request.reason, at)
 
     # --- blocks ----------------------------------------------------------------------------
 
@@ -361,6 +372,7 @@ class Engine:
                 sequence.held.append(block)
                 if self.config.journal:
                     self._note(sequence.request, position)
+        self.tiers.store(sequence.request.blocks[sequence.sealed : full])
         sequence.sealed = max(sequence.sealed, full)
 
     def _note(self, request: Request, position: int) -> None:

@@ -214,10 +214,12 @@ class Metrics:
         totals = self._engine.totals
         external = totals.external_tokens
         cached = totals.prompt_tokens - totals.computed_tokens - external
+        missed = totals.queried_tokens - totals.hit_tokens
+        asked = missed if self._engine.tiers else external
         plain = {
             "prefix_cache_queries": ("Tokens looked up in the cache.", totals.queried_tokens),
             "prefix_cache_hits": ("Tokens found in the cache.", totals.hit_tokens),
-            "external_prefix_cache_queries": ("Tokens looked up elsewhere.", external),
+            "external_prefix_cache_queries": ("Tokens looked up elsewhere.", asked),
             "external_prefix_cache_hits": ("Tokens found elsewhere.", external),
             "num_preemptions": ("Preemptions.", totals.preemptions),
             "prompt_tokens": ("Prompt tokens.", totals.prompt_tokens),

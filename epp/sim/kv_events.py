@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from epp.sim.model import Sealed
+from epp.sim.offload.tiers import Change
 
 LAYOUTS = ("map", "array")
 _encode = msgspec.msgpack.Encoder().encode
@@ -41,14 +42,34 @@ class Encoder:
         """Return the events of what `Engine.news` told."""
         return [*map(self._removed, removed), *map(self._stored, sealed)]
 
+    def moved(self, changes: Sequence[Change]) -> list[Any]:
+        """Return the events of what `Tiers.news` told: placeholders, whose tokens were told before."""
+        return [
+            self._placeholder(each) if each.stored else self._removed(each.block, each.medium)
+            for each in changes
+        ]
+
     def cleared(self) -> Any:
         """Return the event of a cache that was emptied."""
         return self._event("AllBlocksCleared", {})
 
-    def _removed(self, block: int) -> Any:
-        return self._event(
-            "BlockRemoved", {"block_hashes": [block], "medium": "GPU", "group_idx": 0}
-        )
+    def _removed(self, block: int, medium: str = "GPU") -> Any:
+        fields = {"block_hashes": [block], "medium": medium, "group_idx": 0}
+        return self._event("BlockRemoved", fields)
+
+    def _placeholder(self, change: Change) -> Any:
+        fields = {
+            "block_hashes": [change.block],
+            "parent_block_hash": None,
+            "token_ids": [],
+            "block_size": 0,
+            "lora_id": None,
+            "medium": change.medium,
+            "lora_name": None,
+        }
+        if not self._as_map:
+            fields["extra_keys"] = None  # by its name it is left out
+        return self._event("BlockStored", {**fields, "group_idx": 0})
 
     def _stored(self, sealed: Sealed) -> Any:
         request, size = sealed.request, self._block_tokens

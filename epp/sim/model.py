@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from epp.sim.offload.tiers import Offload
 from epp.sim.profiles import Timing
 
 
@@ -38,6 +39,7 @@ class Config(msgspec.Struct, frozen=True):
     jitter: float = 0.0  #: standard deviation of a step's duration, as a fraction of it
     journal: bool = False  #: keep what `Engine.news` tells
     lease_seconds: float = 30.0  #: for what ended requests leave to other engines
+    offload: Offload = Offload()  #: tiers below the GPU
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -55,7 +57,7 @@ class Finished(msgspec.Struct, frozen=True):
     reason: str  #: "length", "stop" or "abort"
     prompt_tokens: int
     output_tokens: int  #: tokens made
-    cached_tokens: int  #: prompt tokens not computed, at the first admission
+    cached_tokens: int  #: prompt tokens not computed but held, at the first admission
     preemptions: int
     arrived_at: float
     admitted_at: float | None
@@ -81,10 +83,10 @@ class Totals(msgspec.Struct):
 
     prompt_tokens: int = 0  #: of requests whose prompt was computed
     computed_tokens: int = 0  #: part of them not found in the cache, nor fetched
-    external_tokens: int = 0  #: part of them fetched from other engines
+    external_tokens: int = 0  #: part of them fetched from other engines, or loaded
     output_tokens: int = 0
     queried_tokens: int = 0  #: tokens looked up in the cache, at first admissions
-    hit_tokens: int = 0  #: and found
+    hit_tokens: int = 0  #: and found on the GPU
     preemptions: int = 0
 
 
@@ -102,6 +104,8 @@ class UnderWay:
         "first_at",
         "held",
         "last_at",
+        "load_ends",
+        "loaded",
         "preemptions",
         "request",
         "running",
@@ -117,7 +121,9 @@ class UnderWay:
         self.last_at = at
         self.computed = 0  #: leading tokens whose KV is there
         self.emitted = 0  #: output tokens
-        self.cached = 0
+        self.cached = 0  #: tokens found on the GPU or loaded
+        self.loaded = 0  #: part of them loaded from a lower tier
+        self.load_ends: float | None = None  #: while blocks are loaded from a lower tier
         self.external = 0  #: tokens fetched from another engine
         self.preemptions = 0
         self.running = False
@@ -129,3 +135,19 @@ class UnderWay:
     @property
     def tokens(self) -> int:
         return self.request.prompt_tokens + self.emitted
+
+    def story(self, reason: str, at: float) -> Finished:
+        """Return what became of it, as it ends."""
+        return Finished(
+            self.request.id,
+            reason,
+            self.request.prompt_tokens,
+            self.emitted,
+            self.cached,
+            self.preemptions,
+            self.arrived_at,
+            self.admitted_at,
+            self.first_at,
+            at,
+            self.external,
+        )

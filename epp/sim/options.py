@@ -10,6 +10,7 @@ from epp.errors import ConfigError
 from epp.sim import profiles
 from epp.sim.kv_events import LAYOUTS
 from epp.sim.model import Config
+from epp.sim.offload.tiers import CPU_RATE, DISK_RATE, Offload
 from epp.sim.transfer.faults import FAULTS
 from epp.sim.transfer.params import ROLES, Role
 
@@ -45,6 +46,10 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_events_layout: str = "map"  #: of an event: "map" as vLLM since 0.24, "array" as before
     kv_events_buffer: int = 10_000  #: messages kept for replays
     kv_events_drop: float = 0.0  #: fraction of messages numbered and never sent; for tests
+    kv_cpu_blocks: int = 0  #: blocks that outlive the GPU's in the memory of the CPU
+    kv_disk_blocks: int = 0  #: and on a disk
+    kv_cpu_rate: float = CPU_RATE  #: tokens per second of the engine's, to the GPU
+    kv_disk_rate: float = DISK_RATE  #: and from the disk to the CPU
     data_parallel_rank: int = 0
     role: Role = ""  #: with one, KV is given to other engines or fetched from them
     kv_side_channel_port: int = 0  #: where other engines fetch KV; 0 takes a free one
@@ -74,6 +79,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
             jitter=self.jitter,
             journal=self.publishes,
             lease_seconds=self.kv_lease_duration,
+            offload=Offload(
+                self.kv_cpu_blocks, self.kv_disk_blocks, self.kv_cpu_rate, self.kv_disk_rate
+            ),
         )
 
     @property
@@ -90,11 +98,14 @@ class EngineOptions(msgspec.Struct, frozen=True):
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "max_model_len": self.max_model_len,
             "kv_blocks": 2 if self.kv_blocks is None else self.kv_blocks - 1,
+            "kv_cpu_blocks": self.kv_cpu_blocks + 1 - bool(self.kv_disk_blocks),
+            "kv_disk_blocks": self.kv_disk_blocks + 1,
         }
         for field, value in least.items():
             if value < 1:
                 raise ConfigError(f"engine option {field} is too small: {getattr(self, field)}")
-        for field in ("speed", "kv_lease_duration", "kv_connect_timeout", "kv_transfer_rate"):
+        positive = ("speed", "kv_lease_duration", "kv_connect_timeout", "kv_transfer_rate")
+        for field in (*positive, "kv_cpu_rate", "kv_disk_rate"):
             if (number := getattr(self, field)) <= 0:
                 raise ConfigError(f"engine option {field} must be > 0, not {number}")
         for field in ("fail_rate", "kv_events_drop", "kv_fault_rate"):

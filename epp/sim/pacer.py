@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from epp.sim.engine import Engine
 from epp.sim.model import Finished, Request, StepResult
@@ -35,7 +36,7 @@ class Pacer:
             engine: to drive.
             speed: virtual seconds per real one.
             on_step: called with each step's result at its end.
-            on_fetch: called with each request whose KV is to be fetched; `fetched` is the answer.
+            on_fetch: called with each request whose KV another engine has; `fetched` is the answer.
         """
         self.engine = engine
         self._speed = speed
@@ -108,11 +109,20 @@ class Pacer:
                 self._on_step(self.engine.complete(start))
             duration = self.engine.begin(start)
             for request_id in self.engine.to_fetch():
-                self._on_fetch(request_id)
+                self._fetch(request_id)
             if duration is None:
                 return
             self._end = start + duration
         self._timer = self._loop.call_soon(self._run)
+
+    def _fetch(self, request_id: str) -> None:
+        """Have a request go on once what it waits for is here."""
+        ends = self.engine.load_ends(request_id)
+        if ends is None:
+            self._on_fetch(request_id)
+        else:
+            when = self._origin + ends / self._speed
+            self._loop.call_at(when, partial(self.fetched, request_id, good=True))
 
     def _arm(self, virtual: float) -> None:
         self._timer = self._loop.call_at(self._origin + virtual / self._speed, self._run)

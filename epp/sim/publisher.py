@@ -56,7 +56,8 @@ class Publisher:
 
     def step(self) -> None:
         """Publish what a step did to the cache, and what was done to it before."""
-        events = [*self._untold, *self._encoder.news(*self._engine.news())]
+        news = self._encoder.news(*self._engine.news())
+        events = [*self._untold, *news, *self._encoder.moved(self._engine.tiers.news())]
         self._untold.clear()
         if events:
             self._publish(self._encoder.payload(time.time(), events))

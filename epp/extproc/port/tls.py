@@ -110,7 +110,7 @@ def read_pair(directory: Path) -> Pair:
     """Read the pair in ``directory``.
 
     Raises:
-        ConfigError: see `credentials`. The message never holds a part of the key.
+        ConfigError: see `context_of`. The message never holds a part of the key.
     """
     try:
         chain, key = (directory / CERTIFICATE).read_bytes(), (directory / KEY).read_bytes()

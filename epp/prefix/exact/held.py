@@ -5,7 +5,7 @@ Hot path: one `Blocks.add` or `Blocks.remove` for each block an engine stores or
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,43 +60,39 @@ class Blocks:
 
     def add_all(self, blocks: Iterable[int], where: int) -> None:
         """Note that ``blocks`` lie at a `place`, as far as there is room: half a microsecond each."""
-        put, sets, added = self._table.put, self._sets, self.holders.added
+        self._move_all(blocks, where, row_of=self._table.put, step=self.holders.added)
+
+    def remove_all(self, blocks: Iterable[int], where: int) -> None:
+        """Note that ``blocks`` are gone from a `place`, wherever they lay there."""
+        self._move_all(blocks, where, row_of=self._table.find, step=self.holders.removed)
+
+    def _move_all(
+        self,
+        blocks: Iterable[int],
+        where: int,
+        *,
+        row_of: Callable[[int], int],
+        step: Callable[[int, int], int],
+    ) -> None:
+        """Take each block's set one ``step``, looked up once for all blocks that have the same."""
+        sets = self._sets
         after_of: dict[int, int] = {}
         counts: dict[int, int] = {}
         for block in blocks:
-            row = put(block or 1)
+            row = row_of(block or 1)
             if row == ABSENT:
                 continue
             before = sets[row]
             after = after_of.get(before)
             if after is None:
-                after_of[before] = after = added(before, where)  # which counts the first of them
+                after_of[before] = after = step(before, where)  # which counts the first of them
                 counts[before] = 0
             else:
                 counts[before] += 1
             sets[row] = after
-            if not before and after:
-                self.count += 1
-        for before, count in counts.items():
-            self.holders.move(before, after_of[before], count)
-
-    def remove_all(self, blocks: Iterable[int], where: int) -> None:
-        """Note that ``blocks`` are gone from a `place`, wherever they lay there."""
-        find, sets, removed = self._table.find, self._sets, self.holders.removed
-        after_of: dict[int, int] = {}
-        counts: dict[int, int] = {}
-        for block in blocks:
-            row = find(block or 1)
-            if row == ABSENT or not (before := sets[row]):
-                continue
-            after = after_of.get(before)
-            if after is None:
-                after_of[before] = after = removed(before, where)
-                counts[before] = 0
-            else:
-                counts[before] += 1
-            sets[row] = after
-            if not after:
+            if before == NOBODY:
+                self.count += after != NOBODY
+            elif after == NOBODY:
                 self.count -= 1
         for before, count in counts.items():
             self.holders.move(before, after_of[before], count)

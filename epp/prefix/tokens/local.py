@@ -174,8 +174,8 @@ class Local:
         try:
             self._have(Model.read(folder), key)
         except ValueError as error:
-            self._lacking = "unusable"
             _log.error("no prompt is tokenized: %s", error)
+            self._lacking = "unusable"
 
     def _have(self, model: Model, key: tuple[str, int]) -> None:
         self._models = [model.twin() for _ in range(THREADS)]

@@ -110,14 +110,18 @@ async def site(
         made = await stack.enter_async_context(replicas(folder, hosts.port, values=values))
         service = await stack.enter_async_context(_service(made.pickers))
         port = await stack.enter_async_context(gateway(folder, service))
-        running = Site(made, hosts, port, service)
+        running = Site(made, hosts, port, service.port)
         await running.scale(count)
-        await running.leader()
+
+        async def reachable() -> bool:  # a ready picker is not yet one the Service knows of
+            return service.target in {each.ports.grpc for each in made.pickers}
+
+        await eventually(reachable, bound=READY_SECONDS)
         yield running
 
 
 @contextlib.asynccontextmanager
-async def _service(pickers: list[Picker]) -> AsyncIterator[int]:
+async def _service(pickers: list[Picker]) -> AsyncIterator[Relay]:
     """What a Service does: one port, behind it a replica that is ready."""
     with Relay() as relay:
 
@@ -130,7 +134,7 @@ async def _service(pickers: list[Picker]) -> AsyncIterator[int]:
 
         probing = asyncio.create_task(probe())
         try:
-            yield relay.port
+            yield relay
         finally:
             probing.cancel()
 

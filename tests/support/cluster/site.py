@@ -109,7 +109,7 @@ async def site(
         hosts = await stack.enter_async_context(engines())
         made = await stack.enter_async_context(replicas(folder, hosts.port, values=values))
         service = await stack.enter_async_context(_service(made.pickers))
-        port = await stack.enter_async_context(gateway(folder, service))
+        port = await stack.enter_async_context(gateway(folder, service.port))
         running = Site(made, hosts, port, service.port)
         await running.scale(count)
 

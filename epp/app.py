@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+import ssl
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,6 @@ from epp.config.watch import watch_file
 from epp.errors import ConfigError
 from epp.exchange import Exchange
 from epp.extproc.measured import measure
-from epp.extproc.port import tls
 from epp.extproc.port.health import HealthService
 from epp.extproc.port.listen import OwnPort, build_health_server, build_server
 from epp.extproc.server import ExtProcService, Settings
@@ -38,6 +38,7 @@ from epp.lanes.one import One
 from epp.lanes.ports import Ports
 from epp.process import ciphers, descriptors, garbage
 from epp.process.placement import stay_together
+from epp.process.server_tls import server_context
 from epp.rpc.server import RpcServer
 from epp.serve.admin_port import admin_of
 from epp.serve.counts import StreamCounts
@@ -144,11 +145,13 @@ class App:
         health = HealthService(self._ready, elected=self.leader is not None)
         secure = None
         if options.secure_serving:
-            least = (options.tls_min_version, options.tls_cipher_suites)
-            secure = tls.context_of(
-                Path(options.cert_path) if options.cert_path else None,
-                lambda context: ciphers.apply(context, *least),
-            )
+
+            def tune(context: ssl.SSLContext) -> None:
+                context.set_alpn_protocols(["h2"])
+                ciphers.apply(context, options.tls_min_version, options.tls_cipher_suites)
+
+            files = Path(options.cert_path) if options.cert_path else None
+            secure = server_context(files, tune)
         build = partial(
             build_server,
             service,

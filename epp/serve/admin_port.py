@@ -12,16 +12,17 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 
 from epp.clock import Clock
 from epp.errors import ConfigError
-from epp.extproc.port.tls import CERTIFICATE, KEY, Pair, PairFiles, read_pair
 from epp.kube.access import Access
 from epp.kube.errors import KubeError
 from epp.kube.review import Reviewer
+from epp.process.server_tls import server_context
 from epp.serve.options import ServeOptions
 from epp.serve.origin import access_of
 from epp.telemetry.admin import AdminPages, AdminServer, Middleware
@@ -118,34 +119,16 @@ def tls_of(options: ServeOptions) -> ssl.SSLContext | None:
         if options.metrics_client_ca_file:
             raise ConfigError("--metrics-client-ca-file needs --metrics-cert-dir")
         return None
-    directory = Path(options.metrics_cert_dir)
-    read_pair(directory)
-    context = reloading(directory, "metrics")
-    if options.metrics_client_ca_file:
-        try:
-            context.load_verify_locations(cafile=options.metrics_client_ca_file)
-        except (OSError, ssl.SSLError) as error:
-            where = options.metrics_client_ca_file
-            raise ConfigError(f"--metrics-client-ca-file {where}: {error}") from error
+    where = options.metrics_client_ca_file
+    verify = partial(_verify, where)
+    try:
+        verify(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"--metrics-client-ca-file {where}: {error}") from error
+    return server_context(Path(options.metrics_cert_dir), verify, port="metrics")
+
+
+def _verify(authority: str, context: ssl.SSLContext) -> None:
+    if authority:
+        context.load_verify_locations(cafile=authority)
         context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def reloading(directory: Path, port: str) -> ssl.SSLContext:
-    """Return a server's TLS with the pair in ``directory``, also after that has changed.
-
-    The handshake that finds it changed still shows the pair before. ``port`` is the port's name in
-    warnings.
-    """
-    files = PairFiles(directory, port)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-
-    def load(_pair: Pair | None = None) -> None:
-        context.load_cert_chain(directory / CERTIFICATE, directory / KEY)
-
-    def look(_socket: object, _name: object, _context: object) -> None:
-        files.changed(load)
-
-    load()
-    context.sni_callback = look
-    return context

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import uvloop
 from aiohttp import web
@@ -15,6 +16,7 @@ from prometheus_client import generate_latest
 from epp.disagg.connectors import CONNECTORS
 from epp.model import join_host_port
 from epp.pool import Pool
+from epp.process.server_tls import server_context
 from epp.process.stopping import stopping
 from epp.serve.options import ServeOptions
 from epp.serve.origin import Origin, Told, origin_of
@@ -26,7 +28,6 @@ from epp.sidecar.legs.prefill import Prefills
 from epp.sidecar.metrics import Metrics
 from epp.sidecar.options import SidecarOptions
 from epp.sidecar.proxy import Proxy
-from epp.sidecar.tls import server_context
 from epp.telemetry import log as logs
 
 LOOK_SECONDS = 0.05  #: between two looks at what is left, when ending
@@ -50,7 +51,8 @@ class Sidecar:
         self._options = options
         self._origin = _origin(options)
         self._pool = Pool()
-        self._tls = server_context(options)
+        files = Path(options.cert_path) if options.cert_path else None
+        self._tls = server_context(files, port="sidecar") if options.secure_proxy else None
         self._draining = False
         self._open = AsyncExitStack()
 

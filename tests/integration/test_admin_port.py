@@ -14,7 +14,8 @@ import pytest
 from epp.clock import ManualClock
 from epp.errors import ConfigError
 from epp.kube.review import KEPT_SECONDS, MOST_KEPT, Reviewer
-from epp.serve.admin_port import admin_of, admitting, bearer, cluster_of, reloading
+from epp.process.server_tls import server_context
+from epp.serve.admin_port import admin_of, admitting, bearer, cluster_of
 from epp.serve.options import ServeOptions
 from epp.telemetry.admin import AdminPages, AdminServer
 from epp.telemetry.metrics import Metrics
@@ -234,7 +235,6 @@ def test_with_a_certificate_the_port_speaks_tls_and_follows_its_files(tmp_path: 
     async def script(port: int) -> list[str]:
         names = [await shown(port, client)]
         pair(authority, tmp_path, "second")
-        await shown(port, client)  # the handshake that finds out
         return [*names, await shown(port, client)]
 
     options = ServeOptions(host="127.0.0.1", metrics_port=0, metrics_cert_dir=str(tmp_path))
@@ -250,7 +250,7 @@ def test_a_pair_that_is_not_taken_is_said_to_be_that_of_its_port(
     client = ssl.create_default_context(cafile=authority.path)
 
     async def main() -> list[str]:
-        tls = reloading(tmp_path, port)
+        tls = server_context(tmp_path, port=port)
         server = await asyncio.start_server(lambda _, w: w.close(), "127.0.0.1", 0, ssl=tls)
         async with server:
             (tmp_path / "tls.key").write_text("half a file")
@@ -279,6 +279,10 @@ def test_a_reader_without_a_certificate_of_the_authority_is_refused(tmp_path: Pa
             await status(port, stranger)
         known = ssl.create_default_context(cafile=authority.path)
         known.load_cert_chain(*authority.issue("reader"))
+        assert await status(port, known) == 200
+        pair(authority, tmp_path, "renewed")
+        with pytest.raises(aiohttp.ClientError):
+            await status(port, stranger)
         return await status(port, known)
 
     options = ServeOptions(

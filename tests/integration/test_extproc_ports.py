@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2 as health_pb
 
-from epp.extproc.port import tls
 from epp.extproc.port.health import HealthService
 from epp.extproc.port.listen import build_health_server, build_server
 from epp.model import Outcome
+from epp.process.server_tls import self_signed, server_context
 from tests.support import ext_proc as gw
 from tests.support.ext_proc import Gateway, Picker
 
@@ -149,6 +150,8 @@ def test_health_is_served_on_the_ext_proc_port_too() -> None:
 
 # --- TLS ---------------------------------------------------------------------------
 
+HTTP_2 = methodcaller("set_alpn_protocols", ["h2"])
+
 
 def write(directory: Path, pair: tuple[bytes, bytes]) -> None:
     (directory / "tls.key").write_bytes(pair[0])
@@ -170,11 +173,13 @@ def channel_to(port: int, trusted: bytes | None) -> grpc.aio.Channel:
 
 
 def test_tls_with_a_certificate_that_is_renewed_while_serving(tmp_path: Path) -> None:
-    old, new = tls.self_signed(), tls.self_signed()
+    old, new = self_signed(), self_signed()
     write(tmp_path, old)
 
     async def main() -> None:
-        server = build_server(Picker().service, host="127.0.0.1", tls=tls.context_of(tmp_path))
+        server = build_server(
+            Picker().service, host="127.0.0.1", tls=server_context(tmp_path, HTTP_2)
+        )
         await server.start()
         try:
             assert await ask(channel_to(server.port, old[1])) == "10.0.0.1:8000"
@@ -202,13 +207,13 @@ def test_b198_a_client_in_the_wrong_mode_fails_at_once_and_the_log_says_the_mode
 
     async def main() -> None:
         server = build_server(
-            Picker().service, host="127.0.0.1", tls=tls.context_of() if secure else None
+            Picker().service, host="127.0.0.1", tls=server_context(None, HTTP_2) if secure else None
         )
         await server.start()
         try:
             began = time.monotonic()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                trusted = None if secure else tls.self_signed()[1]
+                trusted = None if secure else self_signed()[1]
                 await asyncio.wait_for(ask(channel_to(server.port, trusted)), 5.0)
             assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
             assert time.monotonic() - began < 2.0

@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from epp.errors import ConfigError
-from epp.extproc.port.tls import PairFiles, context_of, read_pair, self_signed
+from epp.process.server_tls import PairFiles, read_pair, self_signed, server_context
 
 
 def write(directory: Path, pair: tuple[bytes, bytes]) -> None:
@@ -28,19 +28,19 @@ def test_a_self_signed_certificate_is_p_256_and_fits_its_key(tmp_path: Path) -> 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tls\.crt"):
-        context_of(tmp_path)
+        server_context(tmp_path)
 
 
 def test_files_that_are_not_pem_are_refused(tmp_path: Path) -> None:
     write(tmp_path, (b"no", b"no"))
     with pytest.raises(ConfigError, match="not valid PEM"):
-        context_of(tmp_path)
+        server_context(tmp_path)
 
 
 def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
     write(tmp_path, (self_signed()[0], self_signed()[1]))
     with pytest.raises(ConfigError, match="not the key"):
-        context_of(tmp_path)
+        server_context(tmp_path)
 
 
 def test_changed_files_are_read_once_and_a_broken_pair_is_not_taken(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""TLS of the ext_proc port: a self-signed certificate, or one from a directory.
+"""TLS of every port that we open: a self-signed certificate, or one from a directory.
 
 Gateways do not verify the picker's certificate, they only speak TLS, so that a certificate made
 at the start serves. ECDSA P-256, since an RSA key of like strength takes seconds to make.
@@ -30,6 +30,7 @@ CERTIFICATE, KEY = "tls.crt", "tls.key"
 VALID_DAYS = 3650
 
 Pair = tuple[bytes, bytes]  #: private key and certificate chain, PEM
+Tune = Callable[[ssl.SSLContext], None]
 Taken = TypeVar("Taken")
 
 
@@ -56,14 +57,15 @@ def self_signed() -> Pair:
     return private, certificate.public_bytes(encoding)
 
 
-def context_of(
-    directory: Path | None = None, tune: Callable[[ssl.SSLContext], None] = lambda context: None
+def server_context(
+    directory: Path | None = None, tune: Tune = lambda context: None, *, port: str = "TLS"
 ) -> ssl.SSLContext:
-    """Return the server's TLS.
+    """Return a server's TLS.
 
     Args:
         directory: holds ``tls.crt`` and ``tls.key``, PEM; None makes a self-signed pair.
-        tune: sets what else is to be set.
+        tune: sets what else is to be set, also on those made for renewed pairs.
+        port: whose it is, in the log.
 
     Raises:
         ConfigError: the files cannot be read, or are not a certificate and its key.
@@ -71,13 +73,13 @@ def context_of(
     if directory is None:
         return _context(self_signed(), tune)
     context = _context(read_pair(directory), tune)
-    files = PairFiles(directory, "TLS")
+    files = PairFiles(directory, port)
     renewed = [context]
 
     def look(handshake: ssl.SSLObject, _name: object, _context_now: object) -> None:
         newer = files.changed(lambda pair: _context(pair, tune))
         if newer is not None:
-            log.info("read the TLS certificate in %s again", directory)
+            log.info("read the %s certificate in %s again", port, directory)
             renewed[0] = newer
         handshake.context = renewed[0]
 
@@ -85,15 +87,14 @@ def context_of(
     return context
 
 
-def _context(pair: Pair, tune: Callable[[ssl.SSLContext], None]) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.set_alpn_protocols(["h2"])
+def _context(pair: Pair, tune: Tune) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tune(context)
-    load_pair(context, pair)
+    _load(context, pair)
     return context
 
 
-def load_pair(context: ssl.SSLContext, pair: Pair) -> None:
+def _load(context: ssl.SSLContext, pair: Pair) -> None:
     """Have ``context`` show this pair.
 
     The ssl module reads files only, and the root file system may be read-only.
@@ -110,7 +111,7 @@ def read_pair(directory: Path) -> Pair:
     """Read the pair in ``directory``.
 
     Raises:
-        ConfigError: see `context_of`. The message never holds a part of the key.
+        ConfigError: see `server_context`. The message never holds a part of the key.
     """
     try:
         chain, key = (directory / CERTIFICATE).read_bytes(), (directory / KEY).read_bytes()

@@ -44,10 +44,10 @@ from epp.serve.admin_port import admin_of
 from epp.serve.counts import StreamCounts
 from epp.serve.options import ServeOptions
 from epp.serve.origin import leadership_of
+from epp.serve.tracing import tracing_of
 from epp.telemetry import log as logs
 from epp.telemetry.admin import AdminPages, AdminServer
 from epp.telemetry.metrics import Metrics
-from epp.telemetry.trace_settings import tracing_of
 from epp.terminal import output
 
 SWEEP_SECONDS = 0.25  #: between looks at exchanges that nobody told the end of

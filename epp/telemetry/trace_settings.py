@@ -10,15 +10,12 @@ that comes without a trace is recorded, as in the Go router.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from epp.errors import ConfigError
-
-if TYPE_CHECKING:
-    from epp.telemetry.tracing import Tracing
 
 SERVICE_NAME = "llm-d-epp"
 RATIO = 0.1  #: of requests that come without a trace
@@ -68,25 +65,6 @@ def settings_of(flag: bool | None, environment: Mapping[str, str]) -> TraceSetti
         service_name="" if named else SERVICE_NAME,
         ratio=None if environment.get("OTEL_TRACES_SAMPLER") else _ratio(environment),
     )
-
-
-def tracing_of(flag: bool | None, environment: Mapping[str, str]) -> Tracing | None:  # noqa: FBT001
-    """Start to trace, if that is asked for (see `settings_of`).
-
-    Raises:
-        ConfigError: it is, and cannot be.
-    """
-    settings = settings_of(flag, environment)
-    if settings is None:
-        return None
-    try:
-        from epp.telemetry.tracing import start  # noqa: PLC0415 - only who traces pays for it
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"tracing needs the module {error.name!r}: install epp[tracing], or turn tracing off "
-            "with --tracing=false"
-        ) from error
-    return start(settings)
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:

@@ -67,10 +67,9 @@ class BlockCache:
     """
 
     def __init__(self, capacity: int, *, journal: bool = False) -> None:
-        """Start with ``capacity`` free blocks; with ``journal``, keep what is stored and removed."""
+        """Start with ``capacity`` free blocks; with ``journal``, keep what is given up."""
         self.capacity = capacity
         self.private = 0
-        self.stored: list[int] = []  #: hashes that became known, if a journal is kept
         self.removed: list[int] = []  #: hashes that were given up, if a journal is kept
         self._held: dict[int, int] = {}  #: hash -> sequences that use it
         self._idle: dict[int, None] = {}  #: oldest first
@@ -124,15 +123,18 @@ class BlockCache:
                 self.removed.append(oldest)
         return True
 
-    def seal(self, block: int) -> bool:
-        """Make a private block, now full, known by its hash; False if it is a duplicate."""
-        if block in self._held or block in self._idle:
-            return False
-        self.private -= 1
-        self._held[block] = 1
-        if self._journal:
-            self.stored.append(block)
-        return True
+    def seal(self, blocks: Sequence[int]) -> list[int]:
+        """Make private blocks, now full, known by their hashes.
+
+        Return the positions of those that are no duplicates of known ones: these are in use now.
+        """
+        held, idle, fresh = self._held, self._idle, []
+        for position, block in enumerate(blocks):
+            if block not in held and block not in idle:
+                held[block] = 1
+                fresh.append(position)
+        self.private -= len(fresh)
+        return fresh
 
     def release(self, held: Sequence[int], private: int) -> None:
         """Give back what a sequence used: ``held`` in prompt order, and private blocks."""

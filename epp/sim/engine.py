@@ -22,6 +22,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
+from itertools import groupby
 
 from epp.sim.cache import BlockCache
 from epp.sim.model import Config, Finished, Request, Sealed, StepResult, Totals, UnderWay
@@ -184,7 +185,7 @@ class Engine:
         Within a step blocks are given up before any is stored.
         """
         removed, sealed = self.cache.removed, self._sealed
-        self.cache.removed, self.cache.stored, self._sealed = [], [], []
+        self.cache.removed, self._sealed = [], []
         return removed, sealed
 
     # --- one step ------------------------------------------------------------------------
@@ -363,24 +364,28 @@ class Engine:
 
     def _seal(self, sequence: UnderWay) -> None:
         """Make the blocks that became full known by their hash."""
-        full = min(sequence.computed // self.config.block_tokens, len(sequence.request.blocks))
         if not self.config.prefix_caching:
             return
-        for position in range(sequence.sealed, full):
-            block = sequence.request.blocks[position]
-            if self.cache.seal(block):
-                sequence.held.append(block)
-                if self.config.journal:
-                    self._note(sequence.request, position)
-        self.tiers.store(sequence.request.blocks[sequence.sealed : full])
-        sequence.sealed = max(sequence.sealed, full)
+        blocks = sequence.request.blocks
+        full = min(sequence.computed // self.config.block_tokens, len(blocks))
+        if full <= sequence.sealed:
+            return
+        filled = blocks[sequence.sealed : full]
+        fresh = self.cache.seal(filled)
+        sequence.held += [filled[position] for position in fresh]
+        if self.config.journal:
+            self._note(sequence.request, [sequence.sealed + position for position in fresh])
+        self.tiers.store(filled)
+        sequence.sealed = full
 
-    def _note(self, request: Request, position: int) -> None:
-        """Add a block to the journal, to the entry before if it follows on it."""
-        first, last = position, self._sealed[-1] if self._sealed else None
-        if last is not None and last.request is request and last.end == position:
-            first = self._sealed.pop().first
-        self._sealed.append(Sealed(request, first, position + 1))
+    def _note(self, request: Request, positions: Sequence[int]) -> None:
+        """Add blocks to the journal; those that follow on one another share an entry."""
+        for _, run in groupby(enumerate(positions), key=lambda each: each[1] - each[0]):
+            found = [position for _, position in run]
+            first, last = found[0], self._sealed[-1] if self._sealed else None
+            if last is not None and last.request is request and last.end == first:
+                first = self._sealed.pop().first
+            self._sealed.append(Sealed(request, first, found[-1] + 1))
 
     def _keep(self, sequence: UnderWay, at: float) -> None:
         """Leave the blocks on a lease."""

@@ -174,8 +174,10 @@ class LeapingEngine(Engine):
         phases = self._phases
         whole, rest = divmod(steps, len(phases))
         needed = whole * len(self._since)
-        for at in range(step, step + rest):
-            needed += phases[-at % len(phases)]
+        if rest:
+            last = -(step + rest - 1) % len(phases)  # of the phases: they come in falling order
+            needed += sum(phases[last : last + rest])
+            needed += sum(phases[: max(last + rest - len(phases), 0)])
         return needed
 
     def _fill(self, budget: int) -> int:

@@ -18,6 +18,7 @@ from epp.headers import PREFILLER
 from epp.model import Endpoint, EndpointId
 from epp.model import Outcome as Ended
 from epp.prefix.exact.events import Event, Removed, Stored
+from epp.process import garbage
 from epp.sim.demand.traffic import Demand
 from epp.sim.demand.work import Job, Maker, jobs_of
 from epp.sim.fleet.begun import begin, begin_task
@@ -120,7 +121,8 @@ class World:
         self._begin_all()
         self.timeline.at(0.0, self._sample)
         try:
-            self._loop.run()
+            with garbage.seldom():
+                self._loop.run()
         finally:
             self._loop.close()
         if self._broken is not None:

@@ -63,20 +63,26 @@ def test_taking_too_much_changes_nothing() -> None:
 def test_a_duplicate_stays_private() -> None:
     cache = BlockCache(3)
     assert cache.take(2)
-    assert (cache.seal(1), cache.seal(1)) == (True, False)
+    assert (cache.seal([1]), cache.seal([1])) == ([0], [])
     assert (cache.private, cache.used) == (1, 2)
     cache.release([1], 1)
     assert (cache.used, cache.known) == (0, 1)
 
 
-def test_the_journal_tells_what_is_stored_and_removed() -> None:
+def test_a_block_that_comes_twice_is_known_once() -> None:
+    cache = BlockCache(4)
+    assert cache.take(4)
+    assert cache.seal([7, 8, 7, 9]) == [0, 1, 3]
+    assert (cache.private, cache.used, cache.known) == (1, 4, 3)
+
+
+def test_the_journal_tells_what_is_removed() -> None:
     cache = BlockCache(2, journal=True)
     assert cache.take(2)
-    assert cache.seal(1)
-    assert cache.seal(2)
+    assert cache.seal([1, 2]) == [0, 1]
     cache.release([1, 2], 0)
     assert cache.take(1)
-    assert (cache.stored, cache.removed) == ([1, 2], [2])  # the tail goes first
+    assert cache.removed == [2]  # the tail goes first
     cache.clear()
     assert (cache.removed, cache.known) == ([2, 1], 0)
 
@@ -122,8 +128,8 @@ def _take(cache: BlockCache, naive: Naive, blocks: list[int], hits: list[int]) -
     for block in hits:
         if block in naive.idle:
             naive.idle.remove(block)
-    for block in blocks[len(hits) :]:
-        assert cache.seal(block)
+    fresh = blocks[len(hits) :]
+    assert cache.seal(fresh) == list(range(len(fresh)))
     for block in blocks:
         naive.uses[block] = naive.uses.get(block, 0) + 1
     while len(naive.uses) + len(naive.idle) > naive.capacity:
@@ -149,6 +155,5 @@ def test_a_cache_of_nothing_matches_nothing() -> None:
 def test_a_match_is_never_longer_than_the_limit(limit: int, found: int) -> None:
     cache = BlockCache(4)
     assert cache.take(2)
-    assert cache.seal(1)
-    assert cache.seal(2)
+    assert cache.seal([1, 2]) == [0, 1]
     assert cache.match([1, 2, 3], limit) == found

@@ -1,4 +1,4 @@
-"""Engines' KV events on their way to one picker: late, some lost, taken in before each pick.
+"""Engines' KV events: what they publish, and its way to one picker: late, some lost, read at picks.
 
 What arrives is handed to the same parts as in production: the sequence that notices gaps, the index,
 the confidence in both. Between two picks nobody looks, so news are kept until the next.
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from epp.clock import Clock
 from epp.model import EndpointId
-from epp.prefix.exact.events import Event
+from epp.prefix.exact.events import Event, Removed, Stored
 from epp.prefix.feed.engine import Engine
 from epp.prefix.feed.sequence import Apply, Reset, Step
 from epp.prefix.precise import PrecisePrefixCacheProducer
+from epp.sim.fleet.pod import Pod
 from epp.sim.fleet.scenario import Events
 
 TICK_SECONDS = 0.5
@@ -124,3 +125,34 @@ class Feeds:
                 producer.index.join(endpoint_id)
             elif isinstance(step, Apply):
                 producer.index.apply(endpoint_id, told.get(step.payload, ()))
+
+
+class Publisher:
+    """Publishes what engines' caches gained and lost.
+
+    Args:
+        feeds: of the pickers that hear of it.
+        tokens: returns the token ids of blocks, four bytes each.
+    """
+
+    def __init__(self, feeds: Sequence[Feeds], tokens: Callable[[Sequence[int]], bytes]) -> None:
+        self._feeds = feeds
+        self._tokens = tokens
+        self._numbers: dict[int, int] = {}  # of messages, by pod
+
+    def publish(self, pod: Pod) -> None:
+        """Tell what is new since the last time."""
+        removed, sealed = pod.engine.news()
+        if not removed and not sealed:
+            return
+        events: list[Event] = [Removed(tuple(removed))] if removed else []
+        for each in sealed:
+            blocks = each.request.blocks
+            hashes = tuple(blocks[each.first : each.end])
+            parent = blocks[each.first - 1] if each.first else None
+            events.append(Stored(hashes, parent, self._tokens(hashes), pod.config.block_tokens))
+        number = self._numbers.get(pod.number, 0)
+        self._numbers[pod.number] = number + 1
+        message = (number, tuple(events))
+        for feed in self._feeds:
+            feed.tell(pod.endpoint_id, message)

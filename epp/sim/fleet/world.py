@@ -6,7 +6,6 @@ import asyncio
 import math
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -17,11 +16,12 @@ from epp.exchange import Exchange
 from epp.headers import PREFILLER
 from epp.model import Endpoint, EndpointId
 from epp.model import Outcome as Ended
-from epp.prefix.exact.events import Event, Removed, Stored
 from epp.process import garbage
+from epp.sim.demand.talks import Talks
 from epp.sim.demand.traffic import Demand
-from epp.sim.demand.work import Job, Maker, jobs_of
+from epp.sim.demand.work import Job, Maker
 from epp.sim.fleet.begun import begin, begin_task
+from epp.sim.fleet.feeds import Publisher
 from epp.sim.fleet.leap import News
 from epp.sim.fleet.members import Members, configs_of
 from epp.sim.fleet.pod import Pod
@@ -88,8 +88,9 @@ class World:
         self._stories: list[Story] = []
         self._moments: list[Moment] = []
         self._seen: set[int] = set()  # blocks that were ever asked for
-        self._queue: deque[int] = deque()  # conversations that wait, in a closed loop
-        self._numbers: dict[int, int] = {}  # of messages of events, by pod
+        self._talks = Talks(
+            demand, self.timeline, at_once=scenario.traffic.conversations_at_once, ask=self._ask
+        )
         self._broken: BaseException | None = None  # what a task raised
         self._left = sum(len(talk.steps) for talk in demand.talks)
         self._forwarded = 0  # requests that the gateway has under way
@@ -99,8 +100,8 @@ class World:
             Replica(i, policy, scenario.pickers, timeline=self.timeline, seed=seed)
             for i in range(scenario.pickers.replicas)
         ]
-        reads_events = any(replica.reads_events for replica in self.replicas)
-        if reads_events:
+        hear = [replica.feeds for replica in self.replicas if replica.reads_events]
+        if hear:
             configs = [msgspec.structs.replace(each, journal=True) for each in configs]
         self.members = Members(
             scenario, configs, self.timeline, self.replicas,
@@ -111,14 +112,15 @@ class World:
             emptied=self.members.emptied, draw=random.Random(f"{seed}/legs"),
         )  # fmt: skip
         block = self.members.block_tokens
-        self._maker = Maker(demand.block_tokens, block, with_tokens=reads_events)
+        self._maker = Maker(demand.block_tokens, block, with_tokens=bool(hear))
+        self._publisher = Publisher(hear, self._maker.tokens)
 
     def run(self) -> Outcome:
         """Let it all happen."""
         began = time.process_time()
         self.members.start()
         self._see()
-        self._begin_all()
+        self._talks.begin_all()
         self.timeline.at(0.0, self._sample)
         try:
             with garbage.seldom():
@@ -167,33 +169,6 @@ class World:
                     see(self)
 
     # --- traffic -------------------------------------------------------------------------
-
-    def _begin_all(self) -> None:
-        talks, at_once = self._demand.talks, self._scenario.traffic.conversations_at_once
-        if at_once:
-            self._queue.extend(range(len(talks)))
-            for _ in range(min(at_once, len(talks))):
-                self._begin_next()
-            return
-        self._arrive(0)
-
-    def _arrive(self, position: int) -> None:
-        """Begin conversation ``position`` at its time, then look for the next one."""
-        talks = self._demand.talks
-        if position < len(talks):
-            at = talks[position].begins_at
-            self.timeline.at(at, self._begin_and_go_on, position)
-
-    def _begin_and_go_on(self, position: int) -> None:
-        self._arrive(position + 1)
-        self._begin(position)
-
-    def _begin_next(self) -> None:
-        if self._queue:
-            self._begin(self._queue.popleft())
-
-    def _begin(self, position: int) -> None:
-        self._ask(jobs_of(self._demand.talks[position], position), 0)
 
     def _ask(self, jobs: list[Job], turn: int) -> None:
         """Send a request to a picker."""
@@ -318,7 +293,7 @@ class World:
                 opened.story.first_at = now
                 opened.replica.first_token(opened.exchange)
         if pod.config.journal:
-            self._publish(pod)
+            self._publisher.publish(pod)
         for finished in news.finished:
             opened = self._open.get(finished.id)
             if opened is None:
@@ -339,25 +314,6 @@ class World:
     def fetch(self, pod: Pod, request_id: str) -> None:
         """An engine is to read what another one computed."""
         self._legs.fetch(pod, request_id)
-
-    def _publish(self, pod: Pod) -> None:
-        """Tell the pickers what an engine's cache gained and lost."""
-        removed, sealed = pod.engine.news()
-        if not removed and not sealed:
-            return
-        events: list[Event] = [Removed(tuple(removed))] if removed else []
-        for each in sealed:
-            blocks = each.request.blocks
-            hashes = tuple(blocks[each.first : each.end])
-            parent = blocks[each.first - 1] if each.first else None
-            tokens = self._maker.tokens(hashes)
-            events.append(Stored(hashes, parent, tokens, pod.config.block_tokens))
-        number = self._numbers.get(pod.number, 0)
-        self._numbers[pod.number] = number + 1
-        message = (number, tuple(events))
-        for replica in self.replicas:
-            if replica.reads_events:
-                replica.feeds.tell(pod.endpoint_id, message)
 
     def fail(self, request_id: str) -> None:
         """The engine of a request died."""
@@ -400,17 +356,7 @@ class World:
         self._left -= 1
         if len(self._stories) % TOLD_EVERY == 0 or not self._left:
             self._tell(len(self._stories), len(self._stories) + self._left)
-        self._next_turn(opened, now)
-
-    def _next_turn(self, opened: _Open, now: float) -> None:
-        jobs, turn = opened.jobs, opened.job.turn + 1
-        if turn == len(jobs):
-            if self._scenario.traffic.conversations_at_once:
-                self._begin_next()
-            return
-        step = self._demand.talks[opened.job.talk].steps[turn]
-        due = now + step.think if step.think is not None else opened.story.at + step.gap
-        self.timeline.at(max(due, now), self._ask, jobs, turn)
+        self._talks.go_on(opened.jobs, opened.job.turn, story.at)
 
     def _sample(self) -> None:
         """Note how the fleet is, once a second."""

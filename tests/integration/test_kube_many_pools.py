@@ -115,7 +115,11 @@ def test_each_request_goes_to_its_own_pools_pods(tmp_path: Path) -> None:
                 async def rewritten() -> bool:
                     return await ask(gateway, cluster="chat") == f"{CHAT_POD} as private"
 
+                async def others_known() -> bool:
+                    return await picker.metric('llm_d_epp_ready_endpoints{name="code"}') == 1.0
+
                 await eventually(rewritten)
+                await eventually(others_known)
                 code = "endpointpicker_code_default_original_dst"
                 assert await ask(gateway, cluster=code) == CODE_POD
                 assert await ask(gateway, call="default/code") == CODE_POD

@@ -270,6 +270,7 @@ class _Builder:
             output=next(filter(None, (output_tokens(each) for each in every)), None),
             preparers=_having(every, plugin.Preparer),
             prefiller=only_prefiller(every),
+            request_headers=_having(every, plugin.RequestHeaderAdder),
             answer_headers=_having(every, plugin.AnswerHeaderAdder),
             reporters=_having(every, plugin.AnswerReporter),
             specs=self._specs,

@@ -114,6 +114,7 @@ _KINDS: Mapping[str, str] = {
     "screener": "screen",
     "observer": "ended",
     "preparer": "prepare",
+    "request-header-adder": "request_headers",
     "answer-header-adder": "answer_headers",
     "answer-reporter": "report",
     "prefiller": "prefill",

@@ -30,6 +30,7 @@ PREFILLER = "x-prefiller-host-port"
 ENCODERS = "x-encoder-hosts-ports"
 DATA_PARALLEL = "x-data-parallel-host-port"
 KV_SOURCE = "x-kv-cache-source-host-port"
+RANK = "x-data-parallel-rank"
 
 # --- the rest ----------------------------------------------------------------------
 REQUEST_ID = "x-request-id"
@@ -44,11 +45,12 @@ DECISION = "x-epp-decision"
 
 #: Only we may set these: a client's copy is removed before the request is forwarded.
 #: A client that could set them would choose its own destination or make a sidecar call
-#: any host. `x-prefiller-url` is an older sidecar's spelling of `PREFILLER`.
+#: any host, or send all its requests to one rank of an engine. `x-prefiller-url` is an older
+#: sidecar's spelling of `PREFILLER`.
 CONTROL = frozenset(
     {
         DESTINATION, SERVED, SUBSET, SCORES, PREFILLER, "x-prefiller-url", ENCODERS,
-        DATA_PARALLEL, KV_SOURCE, DROP_REASON,
+        DATA_PARALLEL, KV_SOURCE, RANK, DROP_REASON,
     }
 )  # fmt: skip
 

@@ -18,6 +18,7 @@ from epp.plugin import (
     Observer,
     Prefiller,
     Preparer,
+    RequestHeaderAdder,
     Screener,
     type_of,
 )
@@ -67,6 +68,7 @@ class Pipeline(msgspec.Struct, frozen=True):
     output: OutputTokens | None = None  #: None books the prompt only
     preparers: tuple[Preparer, ...] = ()  #: run first, before the gate
     prefiller: Prefiller | None = None  #: None leaves prefills elsewhere to sidecars
+    request_headers: tuple[RequestHeaderAdder, ...] = ()
     answer_headers: tuple[AnswerHeaderAdder, ...] = ()
     reporters: tuple[AnswerReporter, ...] = ()
     specs: Mapping[str, PluginSpec] = {}  #: what each of `plugins` was built from

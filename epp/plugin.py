@@ -255,6 +255,15 @@ class PoolWatcher(Protocol):
 
 
 @runtime_checkable
+class RequestHeaderAdder(Protocol):
+    """Adds headers to the request, once it is known where it goes."""
+
+    def request_headers(self, request: InferenceRequest, pick: Pick) -> Mapping[str, str]:
+        """Return headers to set on the request, beside those of ``pick``; before it is booked."""
+        ...
+
+
+@runtime_checkable
 class AnswerHeaderAdder(Protocol):
     """Adds headers to the answer, where the answer passes through us."""
 

@@ -85,6 +85,9 @@ class Router:
         if not endpoints:
             raise NoEndpoints("no endpoint of the pool may serve this request")
         pick = line.scheduler.pick(request, endpoints)
+        for adder in line.request_headers:
+            if extra := adder.request_headers(request, pick):
+                pick = structs.replace(pick, headers={**pick.headers, **extra})
         exchange = Exchange(
             request,
             pick,

@@ -19,6 +19,7 @@ import msgspec
 
 from epp import plugin
 from epp.config.units import parse_duration
+from epp.headers import RANK
 from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Outcome, Pick, PrefixMatch
 from epp.prefix.approx import ApproxPrefixCacheProducer
 from epp.prefix.exact.events import Tier
@@ -27,6 +28,7 @@ from epp.prefix.exact.keys import Prompt
 from epp.prefix.feed.audit import Claim, claim
 from epp.prefix.feed.engine import Engine, Engines
 from epp.prefix.feed.names import ModelNames
+from epp.prefix.feed.ranks import Ranks, rank_of
 from epp.prefix.feed.trust import EXPECTED_SECONDS, Level, Trust
 from epp.prefix.precise_settings import PreciseParams, check, keys_of, weights_of
 
@@ -57,6 +59,7 @@ class PrecisePrefixCacheProducer:
         check(params)
         self.params = params
         self.engines = Engines()  #: whose events come in; a collector adds them
+        self.ranks = Ranks()
         self.names = ModelNames()  #: which are adapters'; a collector asks
         self.sources: Counter[tuple[str, str]] = Counter()
         """Requests by what told of them, and why nothing better did: fixed words."""
@@ -94,12 +97,35 @@ class PrecisePrefixCacheProducer:
         self.sources["events", "partly_picks" if match.guessed else ""] += 1
         return self._with(request, match)
 
+    def request_headers(self, request: InferenceRequest, pick: Pick) -> Mapping[str, str]:
+        """See `plugin.RequestHeaderAdder.request_headers`: the rank that holds most of the prompt.
+
+        Not of a request in several legs, whose other engines have other ranks; nor of one that a
+        fallback has not, which would refuse it.
+        """
+        match, target = request.prefix.get(self._name), pick.endpoints[0].id
+        legs = pick.prefill is not None or pick.encode
+        if legs or not isinstance(match, ExactMatch) or not self.params.rank_header:
+            return {}
+        count = self.engines.ranks_heard(target)
+        if count < 2:
+            return {}
+        told = self.index.by_rank(target, range(count), match.known.chain_of(target))
+        in_flight = self._ledger.get(target).requests
+        rank = self.ranks.choose(target, told, in_flight=in_flight)
+        if rank is None or any(rank >= self.engines.ranks_heard(e.id) for e in pick.endpoints[1:]):
+            return {}
+        return {RANK: str(rank)}
+
     def picked(self, request: InferenceRequest, pick: Pick) -> None:
         """See `plugin.Observer.picked`: the endpoint will hold the prompt, and so will the prefill's."""
         match = request.prefix.get(self._name)
         if isinstance(match, ExactMatch):
+            rank = rank_of(pick)
+            if rank is not None:
+                self.ranks.begin(pick.endpoints[0].id, rank)
             for endpoint in filter(None, (pick.endpoints[0], pick.prefill)):
-                self._expect(request, endpoint, match.known)
+                self._expect(request, endpoint, match.known, rank=rank)
             engine = self._witness(request, pick)
             if engine is not None:
                 engine.audit.picked(self._claim(request, match.known, engine))
@@ -111,8 +137,12 @@ class PrecisePrefixCacheProducer:
         match = request.prefix.get(self._name)
         if not isinstance(match, ExactMatch):
             return
+        rank = rank_of(pick)
+        if rank is not None:
+            self.ranks.end(pick.endpoints[0].id, rank)
         for each in filter(None, (pick.endpoints[0], pick.prefill)):
-            self.index.answered(each.id, request.id, rank=match.known.ranks.get(each.id, 0))
+            sent = match.known.ranks.get(each.id, 0) if rank is None else rank
+            self.index.answered(each.id, request.id, rank=sent)
         moved = bool(ending.served) and ending.served != pick.endpoints[0].address
         computed = not moved and ending.outcome is Outcome.COMPLETED
         engine = self._witness(request, pick)
@@ -159,6 +189,7 @@ class PrecisePrefixCacheProducer:
         return {
             "index": self.index.figures(),
             "computedPrompts": self.computed_prompts,
+            "sentToOneRank": self.ranks.sent,
             "requests": {" ".join(filter(None, key)): n for key, n in self.sources.items()},
             "modelsListed": len(self.names.models),
             "adaptersListed": len(self.names.adapters),
@@ -207,15 +238,22 @@ class PrecisePrefixCacheProducer:
         prefix = {**request.prefix, self._name: match}
         return msgspec.structs.replace(request, prefix=prefix, prompt_tokens=count)
 
-    def _expect(self, request: InferenceRequest, endpoint: Endpoint, known: Known) -> None:
-        rank = known.ranks.get(endpoint.id, 0)
+    def _expect(
+        self, request: InferenceRequest, endpoint: Endpoint, known: Known, *, rank: int | None
+    ) -> None:
+        chain, held = known.chain_of(endpoint.id), known.blocks.get(endpoint.id, 0)
+        best = known.ranks.get(endpoint.id, 0)
+        if rank is None:
+            rank = best
+        elif rank != best:
+            held = self.index.by_rank(endpoint.id, (rank,), chain)[rank]
         if self._ttl is None:
             seconds = EXPECTED_SECONDS[self.trust(endpoint.id, rank).level]
         else:
             seconds = self._ttl
         self.index.expect(
-            endpoint.id, known.chain_of(endpoint.id), until=self._clock.now() + seconds, rank=rank,
-            held=known.blocks.get(endpoint.id, 0), request=request.id,
+            endpoint.id, chain, until=self._clock.now() + seconds, rank=rank,
+            held=held, request=request.id,
         )  # fmt: skip
 
     def _witness(self, request: InferenceRequest, pick: Pick) -> Engine | None:

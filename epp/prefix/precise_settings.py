@@ -103,6 +103,8 @@ class PreciseParams(plugin.Params, frozen=True):
     speculative_indexing: bool = False  #: accepted: what is picked is expected in any case
     speculative_ttl: str = msgspec.field(default="", name="speculativeTTL")
     """How long that is believed without an event; "" is 2s, and 2m of engines without events."""
+    rank_header: bool = True
+    """Ours: of an endpoint with several ranks, name the one that holds most of a prompt to it."""
     tokenizers_pool_config: dict[str, Any] | None = None  #: refused; see ``token-producer``
 
 

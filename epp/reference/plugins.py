@@ -28,6 +28,7 @@ PROTOCOLS = (
     plugin.Observer,
     plugin.Decider,
     plugin.SaturationDetector,
+    plugin.RequestHeaderAdder,
     plugin.AnswerHeaderAdder,
     plugin.AnswerReporter,
     plugin.PoolWatcher,

@@ -17,8 +17,8 @@ MOST_ENDPOINTS = 16  #: named in one header; further ones are not looked at
 
 _PORT = re.compile("[0-9]{1,5}")
 
-#: Not passed on: about this connection alone, or about our own part.
-_KEPT_BACK = headers.CONTROL | headers.NEVER_SET
+#: Not passed on: about this connection alone, or about our own part. The rank is for the engine.
+_KEPT_BACK = headers.CONTROL - {headers.RANK} | headers.NEVER_SET
 
 
 class Address(msgspec.Struct, frozen=True):

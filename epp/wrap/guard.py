@@ -314,6 +314,7 @@ _WRAPPERS: dict[str, Callable[[_Guard], Any]] = {
     "forget": _forget,
     "disaggregate": _anything("disaggregate", instead=False),
     "saturation": _anything("saturation", instead=0.0),
+    "request_headers": _headers("request_headers"),
     "answer_headers": _headers("answer_headers"),
     "report": _report,
 }

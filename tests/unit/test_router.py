@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from msgspec import structs
 
 from epp.clock import ManualClock
 from epp.errors import NoEndpoints
@@ -193,3 +194,18 @@ def test_what_a_client_says_of_a_caches_way_is_not_forwarded() -> None:
     body = b'{"prompt":"a","kv_transfer_params":{"do_remote_prefill":true}}'
     exchange = asyncio.run(world.router.route(Arrival("r", {}, body)))
     assert exchange.request.prompt_tokens == len(b'{"prompt":"a"}')  # as the parser saw it
+
+
+def test_headers_that_plugins_add_to_a_pick_go_beside_its_own() -> None:
+    class Adds:
+        def request_headers(self, request: InferenceRequest, pick: Pick) -> dict[str, str]:
+            return {"x-one": pick.endpoints[0].address}
+
+    class AddsNothing:
+        def request_headers(self, request: InferenceRequest, pick: Pick) -> dict[str, str]:
+            return {}
+
+    world = World(A)
+    line = structs.replace(world.router.pipeline, request_headers=(Adds(), AddsNothing()))
+    world.router.reload(line)
+    assert world.route().pick.headers == {"x-one": "10.0.0.1:8000"}

@@ -100,15 +100,21 @@ def test_an_engine_that_sleeps_gets_nothing_until_it_wakes(fleet: Fleet) -> None
     eventually(lambda: seen(False), 20.0, "the engine to be awake")
 
 
-def test_each_rank_of_an_engine_is_known_by_itself(fleet: Fleet) -> None:
+def test_each_rank_of_an_engine_is_known_and_asked_for_what_it_holds(fleet: Fleet) -> None:
+    """vLLM itself balances by load; what a client says of ranks does not reach it."""
     stack = fleet.ranks
-    for rank in ("0", "1"):
+    (server,) = stack.servers
+    for rank, other in (("0", "1"), ("1", "0")):
+        talk = user(f"rank {rank}")
+        chat = {"model": "tiny", "messages": talk, "max_tokens": 1}
         only = {"x-data-parallel-rank": rank}
-        assert ask(stack, user(f"rank {rank}"), headers=only).cached == 0
-        settled(stack)
-        told = ask(stack, user(f"rank {rank}"), headers=only)
-        assert told.cached == told.foreseen > BLOCK
+        assert server.call("POST", "/v1/chat/completions", chat, **only)[0] == 200
+        for _ in range(3):
+            settled(stack)
+            told = ask(stack, talk, headers={"x-data-parallel-rank": other})
+            assert told.cached == told.foreseen > BLOCK
     assert {each["rank"] for each in stack.knowledge()["engines"]} == {0, 1}
+    assert stack.knowledge()["sentToOneRank"] == 6
 
 
 def test_of_a_model_with_windows_the_layers_without_count(fleet: Fleet) -> None:

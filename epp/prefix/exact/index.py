@@ -24,7 +24,7 @@ import numpy as np
 from epp.model import BlockHash, EndpointId
 from epp.prefix.blocks import Runs
 from epp.prefix.exact import held, source
-from epp.prefix.exact.events import Cleared, Event, Stored
+from epp.prefix.exact.events import Cleared, Event, Stored, Tier
 from epp.prefix.exact.held import Blocks
 from epp.prefix.exact.keys import Keys, Prompt, chain
 from epp.prefix.exact.match import Slots, TierCounts, bits, match
@@ -177,6 +177,21 @@ class ExactIndex:
         if len(found) == 1 and not self._ranked:
             return self._named(chains, found[0])
         return self._best(chains, found)
+
+    def by_rank(
+        self, endpoint_id: EndpointId, ranks: Iterable[int], blocks: Sequence[int]
+    ) -> dict[int, int]:
+        """Return how many leading ``blocks`` each of an endpoint's ``ranks`` told; none expected."""
+        told = dict.fromkeys(ranks, 0)
+        tellers = {rank: self._sources.get((endpoint_id, rank)) for rank in told}
+        of = {teller.slot: rank for rank, teller in tellers.items() if teller is not None}
+        live = sum(1 << slot for slot in of)
+        found = match(self._blocks, np.array(blocks, np.uint64), live)
+        for members, count in found.groups:
+            for slot in bits(members):
+                lower = found.lower.get(slot)
+                told[of[slot]] = count - (lower[Tier.EXPECTED] if lower else 0)
+        return told
 
     def expect(
         self, endpoint_id: EndpointId, blocks: Sequence[int], *, until: float, held: int = 0,

@@ -66,6 +66,15 @@ class Engines:
         """Return an endpoint's engines, one for each of its ranks."""
         return tuple(self._engines.get(endpoint_id, {}).values())
 
+    def ranks_heard(self, endpoint_id: EndpointId) -> int:
+        """Return how many ranks an endpoint has; 0 if some are not heard, or it has some only."""
+        ranks = self._engines.get(endpoint_id, {})
+        whole = all(
+            (each := ranks.get(rank)) is not None and each.confidence.connected
+            for rank in range(len(ranks))
+        )
+        return len(ranks) if whole else 0
+
     def add(self, endpoint_id: EndpointId, rank: int, *, can_ask: bool) -> Engine:
         """Return a new engine, in place of the one of its endpoint and rank."""
         made = Engine(endpoint_id, rank, can_ask=can_ask, adapters=self.adapters)

@@ -79,12 +79,12 @@ class Server:
 
         eventually(ready, READY_SECONDS, f"vLLM at {self.address}")
 
-    def call(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes]:
         """Ask it directly; return status and page."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
         with contextlib.closing(connection):
             told = None if body is None else json.dumps(body)
-            connection.request(method, path, told, {"content-type": "application/json"})
+            connection.request(method, path, told, {"content-type": "application/json", **headers})
             answer = connection.getresponse()
             return answer.status, answer.read()
 

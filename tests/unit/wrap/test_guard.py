@@ -64,6 +64,7 @@ METHODS: list[tuple[str, tuple[Any, ...], Any, list[Any]]] = [
     ("forget", (A.id,), None, []),
     ("disaggregate", (REQUEST, A), False, []),
     ("saturation", ((A, B),), 0.0, []),
+    ("request_headers", (REQUEST, Pick((A,))), {}, [None, {"x": 5}, ["x"]]),
     ("answer_headers", (REQUEST, Pick((A,)), ""), {}, [None, {"x": 5}, ["x"]]),
     (
         "report",

@@ -317,6 +317,7 @@ def _shown(engine: Engine, now: float) -> Mapping[str, Any]:
         "restarts": engine.sequence.restarts,
         "replays": engine.replays,
         "unread": engine.unread,
+        "unopened": engine.unopened,
         "overestimated": engine.audit.over,
         "underestimated": engine.audit.under,
         "lagSeconds": engine.lag,

@@ -84,6 +84,7 @@ ENGINE_COUNTS: Mapping[str, Callable[[Engine], float | None]] = {
     "replays_total": lambda engine: engine.replays,
     "restarts_total": lambda engine: engine.sequence.restarts,
     "unread_total": lambda engine: engine.unread,
+    "unopened_total": lambda engine: engine.unopened,
     "lag_seconds": lambda engine: engine.lag,
 }
 INDEX_COUNTS = {

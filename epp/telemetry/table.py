@@ -299,6 +299,8 @@ KNOWLEDGE = (
     Spec("epp_kv_replays_total", "counter", "Times that old messages were asked for.", _RANK),
     Spec("epp_kv_restarts_total", "counter", "Times that an engine began anew.", _RANK),
     Spec("epp_kv_unread_total", "counter", "Messages and events that were of no use.", _RANK),
+    Spec("epp_kv_unopened_total", "counter",
+         "Times that a socket for an engine's KV events could not be opened.", _RANK),
     Spec("epp_kv_lag_seconds", "gauge", "From an engine's last event to here, by both clocks.",
          _RANK),
     Spec("epp_kv_blocks", "gauge", "Different blocks that engines told of.", _PLUGIN),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from epp.clock import Clock
 from epp.collect.kv.feed import Feed
 from epp.collect.kv.pump import Pump
 from epp.collect.kv.sockets import Readable, opened
+from epp.collect.kv.turns import Turn
 from epp.collect.parse import kv_messages
 
 HELD_MESSAGES = 10_000  #: that wait in a socket, until more are lost and replayed
@@ -22,6 +24,8 @@ MOST_REPLAYS = 16
 """Engines that are asked at a time: each may tell ten thousand messages faster than they are read."""
 SETTLE_SECONDS = 0.1
 """A new connection hears all that is published only once the engine has read the subscription."""
+
+_log = logging.getLogger(__name__)
 
 _CONNECTION = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _OPTIONS: Mapping[str, Any] = {
@@ -52,6 +56,7 @@ class Line(msgspec.Struct, frozen=True):
     topic: bytes = b""  #: what messages' topics must begin with
     curve: Mapping[str, bytes] = {}  #: options of sockets, with keys
     replaying: set[int] = msgspec.field(default_factory=set)  #: ids of links that ask
+    failures: set[str] = msgspec.field(default_factory=set)  #: to open sockets, that were logged
 
 
 class Link:
@@ -65,31 +70,21 @@ class Link:
         self._monitor: Readable | None = None
         self._replay: Readable | None = None
         self._settled_at: float | None = None
+        self._opening: Turn | None = None  # until it is
 
     def open(self) -> None:
-        """Connect.
-
-        Raises:
-            zmq.ZMQError: an address is none.
-        """
-        if not self.where.events:
-            return
-        socket = opened(zmq.SUB, self._line.context, **_OPTIONS, **self._line.curve)
-        self._monitor = Readable(socket.get_monitor_socket(_CONNECTION), self._wake)
-        self._events = Readable(socket, self._wake)
-        socket.subscribe(self._line.topic)
-        socket.connect(self.where.events)
+        """Connect; what fails is tried again, ever later, see `tick`."""
+        if self.where.events:
+            now = self._line.clock.now()
+            self._opening = Turn(now)
+            self._try_to_open(self._opening, now)
 
     def close(self) -> None:
         """Close all sockets."""
         self._line.pump.drop(self)
-        if self._events is not None:
-            self._events.socket.disable_monitor()
+        self._opening = None
         self._end_replay()
-        for readable in (self._monitor, self._events):
-            if readable is not None:
-                readable.close()
-        self._monitor = self._events = None
+        self._shut()
 
     def hear(self, message: kv_messages.Message) -> None:
         """Take in a message that came another way."""
@@ -107,6 +102,8 @@ class Link:
     def tick(self) -> None:
         """Let time pass; what lies here unread is no silence of the engine."""
         now = self._line.clock.now()
+        if self._opening is not None and now >= self._opening.at:
+            self._try_to_open(self._opening, now)
         if self._settled_at is not None and now >= self._settled_at:
             self._settled_at = None
             self.feed.connected(now)
@@ -124,6 +121,42 @@ class Link:
             return True
         did = self._read_replay() or self._read_events() or self._read_monitor()
         return self._ask() or did
+
+    def _try_to_open(self, turn: Turn, now: float) -> None:
+        turn.begin(now)
+        try:
+            self._subscribe()
+        except zmq.ZMQError as error:
+            self._shut()
+            self._note(error, self.where.events)
+        else:
+            self._opening = None
+            self._line.failures.clear()
+
+    def _subscribe(self) -> None:
+        socket = opened(zmq.SUB, self._line.context, **_OPTIONS, **self._line.curve)
+        self._events = Readable(socket, self._wake)
+        self._monitor = Readable(socket.get_monitor_socket(_CONNECTION), self._wake)
+        socket.subscribe(self._line.topic)
+        socket.connect(self.where.events)
+
+    def _shut(self) -> None:
+        if self._events is not None:
+            self._events.socket.disable_monitor()
+        for readable in (self._monitor, self._events):
+            if readable is not None:
+                readable.close()
+        self._monitor = self._events = None
+
+    def _note(self, error: zmq.ZMQError, where: str) -> None:
+        """Count a socket that could not be opened, and log it if it is the first of many."""
+        self.feed.engine.unopened += 1
+        if str(error) not in self._line.failures:
+            self._line.failures.add(str(error))
+            owner = self.feed.engine.endpoint_id
+            _log.warning(
+                "KV events of %s at %s: %s; is tried again, as others are", owner, where, error
+            )
 
     def _wake(self) -> None:
         self._line.pump.wake(self)
@@ -177,9 +210,14 @@ class Link:
         if start is None or not self.where.replay:
             return False
         self._end_replay()
-        socket = opened(zmq.DEALER, self._line.context, **_OPTIONS, **self._line.curve)
-        self._replay = Readable(socket, self._wake)
-        socket.connect(self.where.replay)
+        try:
+            socket = opened(zmq.DEALER, self._line.context, **_OPTIONS, **self._line.curve)
+            self._replay = Readable(socket, self._wake)
+            socket.connect(self.where.replay)
+        except zmq.ZMQError as error:  # it is as if nobody answered
+            self._end_replay()
+            self._note(error, self.where.replay)
+            return False
         asking.add(id(self))
         self._replay.send(kv_messages.ask(start))
         return True

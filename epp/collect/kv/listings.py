@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
-
 from epp.clock import Clock
 from epp.collect.fetch import Fetcher, NoPage
+from epp.collect.kv.turns import Turn
 from epp.collect.parse.models import listed
 from epp.model import Endpoint, EndpointId
 from epp.pool import Pool
@@ -19,17 +18,7 @@ from epp.prefix.feed.names import ModelNames
 
 PATH = "/v1/models"
 AGAIN_SECONDS = 30.0  #: after an answer
-RETRY_SECONDS = 5.0  #: after a failure, doubled each time
-RETRY_MOST_SECONDS = 300.0
 AT_ONCE = 32  #: engines that are asked
-
-
-class _Turn(msgspec.Struct):
-    """When an endpoint is next asked."""
-
-    at: float
-    pause: float  #: if that is in vain
-    under_way: bool = False
 
 
 class Listings:
@@ -39,7 +28,7 @@ class Listings:
         self._names = names
         self._pool = pool
         self._clock = clock
-        self._turns: dict[EndpointId, _Turn] = {}
+        self._turns: dict[EndpointId, Turn] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def tick(self, fetcher: Fetcher) -> None:
@@ -48,10 +37,10 @@ class Listings:
         for endpoint in self._pool.snapshot():
             turn = self._turns.get(endpoint.id)
             if turn is None:
-                turn = self._turns[endpoint.id] = _Turn(now, RETRY_SECONDS)
+                turn = self._turns[endpoint.id] = Turn(now)
                 self._names.asked(endpoint.id)
-            if now >= turn.at and not turn.under_way and len(self._tasks) < AT_ONCE:
-                turn.under_way = True
+            if now >= turn.at and len(self._tasks) < AT_ONCE:
+                turn.begin(now)
                 task = asyncio.create_task(self._ask(fetcher, endpoint, turn))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -69,16 +58,13 @@ class Listings:
         for endpoint_id in self._turns:
             self._names.forget(endpoint_id)
 
-    async def _ask(self, fetcher: Fetcher, endpoint: Endpoint, turn: _Turn) -> None:
+    async def _ask(self, fetcher: Fetcher, endpoint: Endpoint, turn: Turn) -> None:
         try:
             told = listed(await fetcher.get(endpoint))
         except (NoPage, ValueError):
             told = None
-        turn.under_way, now = False, self._clock.now()
         if self._turns.get(endpoint.id) is not turn:
             return  # gone meanwhile
         self._names.told(endpoint.id, told)
-        if told is None:
-            turn.at, turn.pause = now + turn.pause, min(turn.pause * 2, RETRY_MOST_SECONDS)
-        else:
-            turn.at, turn.pause = now + AGAIN_SECONDS, RETRY_SECONDS
+        if told is not None:
+            turn.done(self._clock.now() + AGAIN_SECONDS)

@@ -64,9 +64,17 @@ class Readable:
 
 
 def opened(kind: int, where: zmq.Context[zmq.Socket[bytes]], **settings: Any) -> zmq.Socket[bytes]:
-    """Return a new socket of a kind, with options by their names in lower case."""
+    """Return a new socket of a kind, with options by their names in lower case.
+
+    Raises:
+        zmq.ZMQError: there are too many, or a setting is none.
+    """
     socket = where.socket(kind)
-    socket.set(zmq.LINGER, 0)
-    for name, value in settings.items():
-        socket.set(getattr(zmq, name.upper()), value)
+    try:
+        socket.set(zmq.LINGER, 0)
+        for name, value in settings.items():
+            socket.set(getattr(zmq, name.upper()), value)
+    except zmq.ZMQError:
+        socket.close(0)
+        raise
     return socket

@@ -12,9 +12,6 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-import msgspec
-import zmq
-
 from epp.clock import Clock
 from epp.collect.fetch import Fetcher, NoPage, Source
 from epp.collect.kv import listings
@@ -25,6 +22,7 @@ from epp.collect.kv.link import Line, Link, Where
 from epp.collect.kv.listings import Listings
 from epp.collect.kv.pump import Pump
 from epp.collect.kv.sockets import context
+from epp.collect.kv.turns import Turn
 from epp.collect.parse.endpoints import engine_rank
 from epp.model import Endpoint, EndpointId
 from epp.pool import Pool
@@ -36,8 +34,7 @@ TICK_SECONDS = 0.1
 ROTATE_SECONDS = 5.0  #: between two looks for other secrets
 EXPIRE_SECONDS = 0.25  #: between two looks for what was expected in vain
 PAGE_SECONDS = 2.0  #: that an engine may take to tell where it publishes
-ASK_SECONDS = 5.0  #: between two tries, doubled each time
-ASK_MOST_SECONDS = 300.0
+SURE_SECONDS = 5.0  #: from the loss of a feed until its engine is asked where it is
 AT_ONCE = 32  #: engines that are asked
 MOST_NAMES = 65_536  #: of engines that connect to us
 SWEEP = 8  #: segments of dropped engines swept in each tick
@@ -47,11 +44,9 @@ LOOKED_AFTER = 200  #: endpoints whose feeds are looked after in each tick, 5 us
 _log = logging.getLogger(__name__)
 
 
-class _Asking(msgspec.Struct):
+class _Asking(Turn):
     """When an endpoint is next asked where it publishes, if it has not told or moved since."""
 
-    at: float
-    pause: float
     answered: bool = False
 
 
@@ -118,15 +113,14 @@ class Subscriptions:
         for endpoint in islice(new, OPENED):
             self._links[endpoint.id] = {}
             if ports.ask_sources:
-                self._asking[endpoint.id] = _Asking(now, ASK_SECONDS)
+                self._asking[endpoint.id] = _Asking(now)
             else:
                 self._open(endpoint, configured(endpoint, ports))
         for endpoint_id, asking in list(self._asking.items()):
             if asking.answered and not self._is_lost(endpoint_id):
-                asking.at, asking.pause = now + ASK_SECONDS, ASK_SECONDS
+                asking.done(now + SURE_SECONDS)
             elif now >= asking.at and len(self._tasks) < AT_ONCE:
-                asking.at = now + asking.pause
-                asking.pause = min(asking.pause * 2, ASK_MOST_SECONDS)
+                asking.begin(now)
                 self._begin_asking(fetcher, endpoint_id, asking)
 
     def _is_lost(self, endpoint_id: EndpointId) -> bool:
@@ -181,10 +175,7 @@ class Subscriptions:
         feed = Feed(engine, self.producer.index, self.producer.computed)
         link = Link(feed, where, self._line)
         self._links.setdefault(endpoint_id, {})[rank] = link
-        try:
-            link.open()
-        except zmq.ZMQError as error:
-            _log.warning("KV events of %s at %s: %s", endpoint_id, where.events, error)
+        link.open()
         return link
 
     def _of(self, pod: str, rank: int) -> Link | None:

@@ -31,6 +31,7 @@ class Engine:
         self.bytes = 0  #: of their payloads
         self.replays = 0  #: times that old messages were asked for
         self.unread = 0  #: messages and events that could not be used
+        self.unopened = 0  #: times that a socket of its could not be opened
         self.lag: float | None = None  #: seconds from an event to here, by both clocks
 
     def succeed(self, former: Engine) -> None:
@@ -42,6 +43,7 @@ class Engine:
             return
         self.messages, self.bytes = former.messages, former.bytes
         self.replays, self.unread = former.replays, former.unread
+        self.unopened = former.unopened
         self.sequence.succeed(former.sequence)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from epp.collect.kv import listings, subscriptions
+from epp.collect.kv import listings, subscriptions, turns
 from epp.local.fleet import free_port
 from epp.model import CacheCounts, Load
 from epp.prefix.exact.keys import Keys
@@ -79,7 +79,8 @@ def test_what_is_known_is_held_against_the_counters_that_an_engine_is_scraped_fo
 def test_an_engine_that_begins_again_at_another_port_is_followed_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subscriptions, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(subscriptions, "SURE_SECONDS", 0.1)
+    monkeypatch.setattr(turns, "RETRY_SECONDS", 0.1)
 
     async def run() -> None:
         made = producer()
@@ -106,7 +107,8 @@ def test_an_engine_that_begins_again_at_another_port_is_followed_there(
 def test_an_engine_that_told_where_it_is_and_does_not_answer_is_left_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subscriptions, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(subscriptions, "SURE_SECONDS", 0.05)
+    monkeypatch.setattr(turns, "RETRY_SECONDS", 0.05)
 
     async def run() -> None:
         made = producer()
@@ -233,7 +235,8 @@ def test_a_cache_that_was_reset_is_known_to_be_empty_with_the_next_step() -> Non
 
 
 def test_an_engine_that_restarts_in_place_is_known_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(subscriptions, "SURE_SECONDS", 0.1)
+    monkeypatch.setattr(turns, "RETRY_SECONDS", 0.1)
 
     async def run() -> None:
         options = structs.replace(
@@ -342,7 +345,7 @@ async def eventually(told: Callable[[], Awaitable[object]]) -> None:
 
 def test_which_names_are_adapters_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listings, "AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(listings, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(turns, "RETRY_SECONDS", 0.05)
 
     async def run() -> None:
         made, port = producer(), free_port()

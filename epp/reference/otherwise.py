@@ -121,7 +121,7 @@ OTHERWISE = (
     Otherwise(
         "A self-signed certificate has an RSA key of 4096 bits, made at each start.",
         "It has a P-256 key, which takes no time.",
-        "unit/extproc/port/test_tls.py::test_a_self_signed_certificate_is_p_256_and_fits_its_key",
+        "unit/process/test_server_tls.py::test_a_self_signed_certificate_is_p_256_and_fits_its_key",
     ),
     Otherwise(
         "The metrics port has a profiler, on by default.",

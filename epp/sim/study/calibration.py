@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -62,12 +62,14 @@ def main() -> int:
     parsed = parser().parse_args()
     try:
         jobs = jobs_of(parsed)
+        fit = curve_to_fit(jobs, parsed.fit)
+        out = out_of(parsed)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     with ProcessPoolExecutor(parsed.processes) as pool, Progress(disable=parsed.quiet) as progress:
         task = progress.add_task("fitting", total=parsed.runs)
-        found = fitted(jobs[parsed.fit], parsed.runs, lambda: progress.advance(task))
+        found = fitted(jobs[fit], parsed.runs, lambda: progress.advance(task))
         wanted = [
             msgspec.structs.replace(job, scenario=corrected(job.scenario, found), seed=seed)
             for job in jobs.values()
@@ -84,7 +86,7 @@ def main() -> int:
         ))
         for name, job in jobs.items()
     ]  # fmt: skip
-    Path(parsed.out).write_text(page_of(curves, parsed.fit, found), encoding="utf-8")
+    out.write_text(page_of(curves, fit, found), encoding="utf-8")
     return 0
 
 
@@ -94,18 +96,62 @@ def jobs_of(parsed: argparse.Namespace) -> dict[str, Job]:
     Raises:
         ConfigError: the file, a policy or a profile cannot be used.
     """
-    policies = dict(POLICIES) | dict(each.split("=", 1) for each in parsed.policy)
+    policies = dict(POLICIES) | _pairs(parsed.policy)
+    profiles = _pairs(each if "=" in each else f"={each}" for each in parsed.profile)
     found = {}
-    for name, benchmark in read_benchmarks(Path(parsed.anchors)).items():
-        scenario = scenario_of(benchmark.setup, parsed.profile)
+    for name, benchmark in read_benchmarks([Path(each) for each in parsed.anchors]).items():
+        profile = profiles.get(name, profiles.get("", ""))
+        try:
+            scenario = scenario_of(benchmark.setup, profile)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}; choose one: --profile {name}=PROFILE") from error
         for policy in benchmark.per_qps:
             full = f"{name}/{policy}"
             chosen = policies.get(full) or policies.get(policy, policy)
-            policy_of(chosen)
+            try:
+                policy_of(chosen)
+            except ConfigError as error:
+                hint = f"say what it is here: --policy {policy}=POLICY"
+                raise ConfigError(f"{full}: {error}; {hint}") from error
             found[full] = Job(full, chosen, benchmark, scenario, 1)
-    if parsed.fit not in found:
-        raise ConfigError(f"no curve {parsed.fit!r} to fit; there are {', '.join(found)}")
     return found
+
+
+def out_of(parsed: argparse.Namespace) -> Path:
+    """Return where the page goes.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    out = Path(parsed.out)
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+    return out
+
+
+def curve_to_fit(jobs: Mapping[str, Job], asked: str) -> str:
+    """Return the curve ``asked`` for; of a published one, a random or the first, if none is.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if asked and asked not in jobs:
+        raise ConfigError(f"no curve {asked!r} to fit; there are {', '.join(jobs)}")
+    randoms = [name for name, job in jobs.items() if job.policy == "random"]
+    return next(name for name in (asked, FIT, *randoms, *jobs) if name in jobs)
+
+
+def _pairs(told: Iterable[str]) -> dict[str, str]:
+    """Return what is told as ``NAME=VALUE``.
+
+    Raises:
+        ConfigError: a value lacks.
+    """
+    pairs = [each.rpartition("=") for each in told]
+    for name, between, value in pairs:
+        if not between or not value:
+            raise ConfigError(f"{name or value!r} is not told as NAME=VALUE")
+    return {name: value for name, _, value in pairs}
 
 
 def scenario_of(setup: Setup, profile: str = "") -> Scenario:
@@ -132,7 +178,8 @@ def simulated(job: Job) -> tuple[Point, ...]:
     """Return what is simulated of a curve."""
     demand = demand_of(job.benchmark.setup, job.measured, job.seed)
     outcome = run(job.scenario, job.policy, demand=demand, seed=job.seed)
-    return tuple(points(job.benchmark.setup, outcome.stories))
+    found = points(job.benchmark.setup, outcome.stories)
+    return tuple(found[each.qps] for each in job.measured)
 
 
 def fitted(job: Job, calls: int, tell: Callable[[], None]) -> Numbers:
@@ -162,13 +209,21 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m epp.sim.study.calibration", description=__doc__
     )
-    parser.add_argument("anchors", help="JSON with `setup` and `per_qps` of each benchmark")
-    parser.add_argument("--fit", default=FIT, help="curve, BENCHMARK/POLICY (%(default)s)")
+    parser.add_argument(
+        "anchors", nargs="+", metavar="FILE", help="JSON with `setup` and `per_qps` of benchmarks"
+    )
+    parser.add_argument(
+        "--fit", default="", metavar="BENCHMARK/POLICY",
+        help=f"curve to fit; not given: {FIT}, or else the first of random choice, or else the first",
+    )  # fmt: skip
     parser.add_argument(
         "--policy", action="append", default=[], metavar="NAME=POLICY",
         help="what a policy of the file is here, of `epp sim policies` or a file; repeat",
     )  # fmt: skip
-    parser.add_argument("--profile", default="", help="of all engines, instead of by their model")
+    parser.add_argument(
+        "--profile", action="append", default=[], metavar="[BENCHMARK=]PROFILE",
+        help="of engines, instead of by their model; of one benchmark or all",
+    )  # fmt: skip
     parser.add_argument("--runs", type=int, default=36, help="simulations to fit (%(default)s)")
     parser.add_argument("--seeds", type=int, default=2, help="of predictions (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="(%(default)s)")

@@ -114,8 +114,10 @@ def _summary(curves: Sequence[Curve], fit: str) -> str:
             f"| {_rate(curve.measured)} | {_rate(curve.simulated)} |"
         )
     held = [curve for curve in curves if curve.name != fit]
-    most = max((curve.mape for curve in held), default=0.0)
-    return "\n".join([*lines, "", f"Largest MAPE of a curve that was not fitted: {most:.1%}.", ""])
+    if held:
+        most = max(curve.mape for curve in held)
+        lines += ["", f"Largest MAPE of a curve that was not fitted: {most:.1%}."]
+    return "\n".join([*lines, ""])
 
 
 def _rate(points: Sequence[Point]) -> str:

@@ -10,7 +10,14 @@ import pytest
 from epp.errors import ConfigError
 from epp.sim.calibrate.fit import Numbers
 from epp.sim.fleet.story import Story
-from epp.sim.study.calibration import distance, jobs_of, parser, scenario_of
+from epp.sim.study.calibration import (
+    curve_to_fit,
+    distance,
+    jobs_of,
+    parser,
+    scenario_of,
+    simulated,
+)
 from epp.sim.study.calibration_page import Curve, breaks, page_of, regime
 from epp.sim.study.measured import (
     APART_SECONDS,
@@ -65,7 +72,7 @@ def test_a_stage_counts_answers_from_its_first_request_to_its_last_answer() -> N
         return begun
 
     stories = [story(1, 2, 5), story(2, 5, 11), story(3, 3.1, 99, outcome="shed")]
-    one, empty = points(SETUP, stories)
+    one, empty = points(SETUP, stories).values()
     assert one == Point(1.0, 20 / 10, 1.0, 2.0)
     assert empty.out_tok_s == 0.0
 
@@ -74,12 +81,12 @@ def test_a_file_without_benchmarks_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "anchors.json"
     path.write_bytes(msgspec.json.encode({"note": "nothing here"}))
     with pytest.raises(ConfigError, match="no member has `setup` and `per_qps`"):
-        read_benchmarks(path)
+        read_benchmarks([path])
     curves = {"random": [msgspec.structs.asdict(Point(1.0, 2.0, 3.0, 4.0))]}
     path.write_bytes(
         msgspec.json.encode({"mine": {"setup": SETUP, "per_qps": curves}, "other": [1]})
     )
-    assert read_benchmarks(path)["mine"].per_qps["random"][0].ttft_mean_s == 4.0
+    assert read_benchmarks([path])["mine"].per_qps["random"][0].ttft_mean_s == 4.0
 
 
 def test_a_fleet_is_that_of_the_setup() -> None:
@@ -132,8 +139,7 @@ def test_a_file_s_policies_are_named_in_general_for_one_benchmark_or_by_whoever_
     names = ("precise-scheduling", "random-scheduling", "ours")
     told = {"setup": SETUP, "per_qps": dict.fromkeys(names, curve)}
     path.write_bytes(msgspec.json.encode({"llmd_73_capacity": told, "mine": told}))
-    asked = ["--policy", "ours=p2c", "--fit", "mine/random-scheduling"]
-    jobs = jobs_of(parser().parse_args([str(path), *asked]))
+    jobs = jobs_of(parser().parse_args([str(path), "--policy", "ours=p2c"]))
     assert {name: job.policy for name, job in jobs.items()} == {
         "llmd_73_capacity/precise-scheduling": "llm-d-2-2-3-exact",
         "llmd_73_capacity/random-scheduling": "random",
@@ -142,5 +148,77 @@ def test_a_file_s_policies_are_named_in_general_for_one_benchmark_or_by_whoever_
         "mine/random-scheduling": "random",
         "mine/ours": "p2c",
     }
-    with pytest.raises(ConfigError, match="neither a name"):
+    with pytest.raises(ConfigError, match=r"llmd_73_capacity/ours: .*--policy ours=POLICY"):
         jobs_of(parser().parse_args([str(path)]))
+
+
+def curves(*rates: float) -> list[dict[str, float]]:
+    return [msgspec.structs.asdict(Point(rate, 20.0, 0.5, 0.4)) for rate in rates]
+
+
+def write(path: Path, **benchmarks: object) -> str:
+    path.write_bytes(msgspec.json.encode(benchmarks))
+    return str(path)
+
+
+def test_one_file_s_curve_is_fitted_and_another_file_s_fleet_predicted(tmp_path: Path) -> None:
+    """The other one has more pods, other rates, a model without profile and one policy only."""
+    known = write(tmp_path / "a.json", mine={"setup": SETUP, "per_qps": {"random": curves(1, 2)}})
+    setup = msgspec.structs.replace(SETUP, pods=16, model="gpt-oss-120b", gpu="H200", tp=1)
+    other = {"setup": setup, "per_qps": {"default-scheduling": curves(2)}}
+    kept = write(tmp_path / "b.json", kept=other)
+    with pytest.raises(ConfigError, match=r"kept: .*gpt-oss-120b-h200.*--profile kept=PROFILE"):
+        jobs_of(parser().parse_args([known, kept]))
+    jobs = jobs_of(parser().parse_args([known, kept, "--profile", "kept=llama-3.1-8b-h200"]))
+    assert list(jobs) == ["mine/random", "kept/default-scheduling"]
+    assert curve_to_fit(jobs, "") == "mine/random"
+    assert curve_to_fit(jobs, "kept/default-scheduling") == "kept/default-scheduling"
+    with pytest.raises(ConfigError, match="no curve 'kept/random' to fit; there are mine/random"):
+        curve_to_fit(jobs, "kept/random")
+    assert jobs["kept/default-scheduling"].scenario.fleet[0].count == 16
+    found = simulated(jobs["kept/default-scheduling"])
+    assert [point.qps for point in found] == [2]  # what was measured, and nothing else
+    assert found[0].out_tok_s > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"setup": {}}, r"kept: Object missing required field `pods`"),
+        ({"setup": {"pods": 0}}, r"kept: Expected `int` >= 1 - at `\$.setup.pods`"),
+        ({"setup": {"arrival": "bursts"}}, r"kept: Invalid enum value 'bursts'"),
+        ({"setup": {"stages_rate_duration": [[1, 3], [1, 4]]}}, "has 1 requests a second twice"),
+        ({"setup": {"stages_rate_duration": []}}, "`setup.stages_rate_duration` has no stage"),
+        ({"per_qps": {"random": []}}, "`per_qps.random` has no stage"),
+        ({"per_qps": {"random": curves(1, 7)}}, "7 requests a second, which is none of .*: 1, 2"),
+        ({"per_qps": {"random": curves(1, 1)}}, "`per_qps.random` has 1 requests a second twice"),
+        ({"per_qps": {"random": [{"qps": 1}]}}, "missing required field `out_tok_s`"),
+        ({"per_qps": None}, "missing required field `per_qps`"),
+        ({"per_qps": {"random": [{**curves(1)[0], "out_tok_s": 0}]}}, "`out_tok_s` 0 at 1 "),
+    ],
+)
+def test_what_lacks_in_a_file_is_named(
+    change: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    setup = msgspec.to_builtins(SETUP)
+    told = {"setup": setup, "per_qps": {"random": curves(1, 2)}}
+    told |= {key: value for key, value in change.items() if key != "setup"}
+    if "setup" in change:
+        told["setup"] = {**setup, **change["setup"]} if change["setup"] else {}
+    told = {key: value for key, value in told.items() if value is not None}
+    with pytest.raises(ConfigError, match=message) as error:
+        read_benchmarks([Path(write(tmp_path / "kept.json", kept=told))])
+    assert "kept.json" in str(error.value)
+
+
+def test_a_benchmark_is_in_one_file_only(tmp_path: Path) -> None:
+    told = {"setup": SETUP, "per_qps": {"random": curves(1)}}
+    paths = [Path(write(tmp_path / name, mine=told)) for name in ("a.json", "b.json")]
+    with pytest.raises(ConfigError, match=r"b.json: mine: an earlier file has it"):
+        read_benchmarks(paths)
+
+
+def test_a_policy_or_profile_that_is_told_without_its_name_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", mine={"setup": SETUP, "per_qps": {"random": curves(1)}})
+    with pytest.raises(ConfigError, match="'p2c' is not told as NAME=VALUE"):
+        jobs_of(parser().parse_args([path, "--policy", "p2c"]))

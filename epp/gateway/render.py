@@ -22,7 +22,8 @@ def render(options: GatewayOptions) -> str:
         from epp.gateway.bootstrap import bootstrap  # noqa: PLC0415 - an optional dependency
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"Envoy's configuration types are missing ({error.name}): pip install 'epp[gateway]'"
+            f"Envoy's configuration types are missing ({error.name}): pip install '.[gateway]' "
+            "in the folder of epp's sources"
         ) from error
     return dumped(bootstrap(options))
 

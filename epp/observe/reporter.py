@@ -126,7 +126,8 @@ def _compiler() -> Callable[[str], Any]:
         import cel  # noqa: PLC0415 - 0.3 s and 6 MB, for those who use it
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"request-attribute-reporter needs the module {error.name!r}: install epp[cel]"
+            f"request-attribute-reporter needs the module {error.name!r}: pip install '.[cel]' in "
+            "the folder of epp's sources"
         ) from error
 
     def compile_(expression: str) -> Any:

@@ -137,7 +137,8 @@ def check(params: PreciseParams) -> None:
         ValueError: and why.
     """
     if importlib.util.find_spec("zmq") is None:
-        raise ValueError("KV events need pyzmq: install epp[precise]")
+        raise ValueError("KV events need pyzmq: pip install '.[precise]' in the folder of epp's "
+                         "sources")  # fmt: skip
     if params.tokenizers_pool_config:
         raise ValueError("tokenizersPoolConfig is refused: use a token-producer with a tokenizer")
     if params.indexer_config.kv_block_index_config.redis_config:

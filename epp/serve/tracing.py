@@ -25,7 +25,7 @@ def tracing_of(flag: bool | None, environment: Mapping[str, str]) -> Tracing | N
         from epp.telemetry.tracing import start  # noqa: PLC0415 - only who traces pays for it
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"tracing needs the module {error.name!r}: install epp[tracing], or turn tracing off "
-            "with --tracing=false"
+            f"tracing needs the module {error.name!r}: pip install '.[tracing]' in the folder of "
+            "epp's sources, or turn tracing off with --tracing=false"
         ) from error
     return start(settings)

@@ -189,4 +189,4 @@ def test_without_the_extra_a_picker_that_needs_it_does_not_start() -> None:
         [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=30, check=False
     )
     assert ended.returncode == 2
-    assert "needs the module 'cel': install epp[cel]" in ended.stderr.splitlines()[-1]
+    assert "needs the module 'cel': pip install '.[cel]'" in ended.stderr.splitlines()[-1]

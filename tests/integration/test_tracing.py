@@ -454,4 +454,4 @@ def test_without_the_extra_a_picker_that_is_asked_to_trace_does_not_start(
         [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=30, check=False
     )
     assert ended.returncode == 2
-    assert "install epp[tracing]" in ended.stderr.splitlines()[-1]
+    assert "pip install '.[tracing]'" in ended.stderr.splitlines()[-1]

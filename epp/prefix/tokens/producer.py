@@ -133,7 +133,8 @@ def _backend(params: TokenProducer.Params, tools: plugin.Tools) -> Backend | Non
     """
     if params.local is not None:
         if not all(map(importlib.util.find_spec, ("tokenizers", "jinja2"))):
-            raise ValueError("local needs tokenizers and jinja2: install epp[precise]")
+            raise ValueError("local needs tokenizers and jinja2: pip install '.[precise]' in the "
+                             "folder of epp's sources")  # fmt: skip
         from epp.prefix.tokens.local import Local  # noqa: PLC0415 - an extra
 
         return Local(params.local.model_dir, seconds=parse_duration(params.local.timeout))

@@ -116,7 +116,7 @@ def test_each_request_goes_to_its_own_pools_pods(tmp_path: Path) -> None:
                     return await ask(gateway, cluster="chat") == f"{CHAT_POD} as private"
 
                 async def others_known() -> bool:
-                    return await picker.metric('llm_d_epp_ready_endpoints{name="code"}') == 1.0
+                    return await picker.metric('epp_stale_endpoints{name="code"}') == 1.0
 
                 await eventually(rewritten)
                 await eventually(others_known)
@@ -143,7 +143,7 @@ async def counted_apart(picker: Serving) -> None:
     assert await picker.metric(requests("chat", "private"))
     assert await picker.metric(requests("code", "private")) is None
     for each in ("chat", "code"):
-        assert await picker.metric(f'llm_d_epp_ready_endpoints{{name="{each}"}}') == 1.0
+        assert await picker.metric(f'epp_stale_endpoints{{name="{each}"}}') == 1.0
     page = (await picker.get("/metrics"))[1]
     assert page.count("# TYPE llm_d_epp_request_total") == 1
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 
 from msgspec import structs
 
-from epp.collect.parse import kv_events
+from epp.collect.parse import kv_events, kv_slices
 from epp.collect.parse.kv_messages import Message
 from epp.model import EndpointId
 from epp.prefix.blocks import BYTES_PER_TOKEN
@@ -46,7 +45,7 @@ class Feed:
         self._index = index
         self._tell = tell
         self._work: deque[Reset | Apply] = deque()
-        self._events: Iterator[Event | None] | None = None  # of the message in work
+        self._events: Iterator[kv_slices.Read] | None = None  # of the message in work
         self._slices: deque[tuple[Event, int]] = deque()  # of those read, with their blocks of ours
         self._asked: int | None = None
         self._heard: tuple[int, float] | None = None  # the newest message: number, when sent
@@ -145,22 +144,23 @@ class Feed:
         else:
             engine.messages += 1
             engine.bytes += len(step.payload)
-            self._events = kv_events.each(step.payload)
+            self._events = kv_slices.each(step.payload)
             self._read_on(self._events)
 
     @property
     def _is_behind(self) -> bool:
         return self._index.is_behind(self.engine.endpoint_id, rank=self.engine.rank)
 
-    def _read_on(self, events: Iterator[Event | None]) -> None:
-        """Read up to `SLICE` more events of the message in work."""
+    def _read_on(self, events: Iterator[kv_slices.Read]) -> None:
+        """Read some more events of the message in work."""
         engine = self.engine
         try:
-            read = list(islice(events, SLICE))
+            read = next(events, None)
         except kv_events.UnreadableError:
-            engine.unread, read = engine.unread + 1, []
-        if len(read) < SLICE:
+            engine.unread, read = engine.unread + 1, None
+        if read is None:
             self._events = None
+            return
         largest = self._index.largest_block(engine.endpoint_id, rank=engine.rank)
         for event in read:
             if event is None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -34,6 +34,7 @@ _STORED = (
     "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind",
 )  # fmt: skip
 _REMOVED = ("block_hashes", "medium", "group_idx")
+NAMES = {"BlockStored": _STORED, "BlockRemoved": _REMOVED}  #: of fields of arrays, after the tag
 
 _TIERS = {
     Tier.GPU: ("", "gpu", "npu", "hpu", "tpu", "xpu", "hbm", "device"),
@@ -43,14 +44,9 @@ _TIERS = {
 _TIER_OF = {medium: tier for tier, media in _TIERS.items() for medium in media}
 
 MAX_BLOCK_TOKENS = 65_536  #: more is not a block
-SMALL = 65_536  #: bytes of a payload that is read at once, in a millisecond or so
-MOST_EVENT = (
-    2 << 20
-)  #: bytes of an event of a larger payload: 400,000 tokens are in no engine's step
 _PACKED_TOKENS = 4096  #: formats of shorter lists are kept
 
 _decode = msgspec.msgpack.Decoder().decode
-_split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _packers: dict[int, struct.Struct] = {}
 
 
@@ -90,27 +86,10 @@ def parse(payload: bytes) -> Batch:
     )
 
 
-def each(payload: bytes) -> Iterator[Event | None]:
-    """Yield one message's events, read as they are asked for; None is one that cannot be used.
-
-    Raises:
-        UnreadableError: it is not msgpack, or not a batch, or its rest is not.
-    """
+def event_of(raw: Any) -> Event | None:
+    """Return an event that was decoded; None if it cannot be used."""
     try:
-        if len(payload) <= SMALL:
-            batch = parse(payload)
-            yield from batch.events
-            yield from [None] * sum(batch.unread.values())
-            return
-        for raw in _split(_split(payload)[1]):
-            yield _read(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError) as error:
-        raise UnreadableError(f"{len(payload)} bytes are no batch of events: {error}") from error
-
-
-def _read(raw: msgspec.Raw) -> Event | None:
-    try:
-        return _event(_decode(raw)) if len(memoryview(raw)) <= MOST_EVENT else None
+        return _event(raw)
     except _UnusableError:
         return None
 

@@ -11,14 +11,15 @@ from epp.collect.kv.central import rank_of
 from epp.collect.kv.discovery import configured, told
 from epp.collect.kv.feed import Feed, slices
 from epp.collect.kv.link import Where
-from epp.collect.parse import kv_events
+from epp.collect.parse import kv_slices
 from epp.collect.parse.kv_messages import END, Message
 from epp.model import EndpointId
 from epp.prefix.exact.events import Removed
+from epp.prefix.exact.keys import Prompt
 from epp.prefix.feed.engine import Engines
 from epp.prefix.feed.trust import Level
 from epp.prefix.precise_settings import PodDiscoveryConfig
-from tests.support.kv import A, held, index, prompt, stored
+from tests.support.kv import A, held, index, packed, prompt, stored
 from tests.support.kv_feeds import endpoint
 
 
@@ -64,13 +65,48 @@ def test_slices_tell_the_same_as_the_whole() -> None:
 def test_work_is_done_a_slice_at_a_time() -> None:
     made = feed()
     event = ["BlockStored", list(range(1, 2001)), None, list(range(32000)), 16]
+    grown = grows(made, msgspec.msgpack.encode([1.0, [event], 0]))
+    assert (sum(grown), max(grown)) == (2000, 256)
+    assert held(made._index, prompt(0, 32000)) == {A: 2000}
+
+
+@pytest.mark.parametrize("layout", ["array", "map"])
+def test_a_large_event_is_read_and_taken_in_some_blocks_at_a_time(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No turn decodes or walks over more than a bounded part of 128k tokens."""
+    tokens = [100_000 + each for each in range(131_072)]
+    stored = {
+        "block_hashes": list(range(1, 8193)), "parent_block_hash": None, "token_ids": tokens,
+        "block_size": 16, "medium": "GPU", "extra_keys": [["s"], *[None] * 8191],
+    }  # fmt: skip
+    event = {"type": "BlockStored", **stored}
+    if layout == "array":
+        event = ["BlockStored", *[*stored.values()][:4], None, "GPU", None, stored["extra_keys"]]
+    made, decoded, walked = feed(), [0], [0]
+    decode, go = kv_slices._decode, kv_slices.Walk._go
+
+    def count_decoded(data: bytes) -> object:
+        decoded[-1] += len(data)
+        return decode(data)
+
+    def count_walked(walk: kv_slices.Walk, count: int, most: int) -> int:
+        left = go(walk, count, most)
+        walked[-1] += count - left
+        return left
+
+    monkeypatch.setattr(kv_slices, "_decode", count_decoded)
+    monkeypatch.setattr(kv_slices.Walk, "_go", count_walked)
     made.heard(Message("", 0, msgspec.msgpack.encode([1.0, [event], 0])), 1.0, 1.0)
-    turns = 0
     while made.busy:
         made.advance()
-        turns += 1
-    assert turns == 1 + 8  # to read it, then 256 blocks each
-    assert held(made._index, prompt(0, 32000)) == {A: 2000}
+        decoded.append(0)
+        walked.append(0)
+    assert sum(decoded) > 5 * len(tokens)
+    assert max(decoded) <= 64 * 1024
+    assert max(walked) <= 2 * kv_slices.MOST_STEPS
+    asked = Prompt(packed(tokens), "", salt="s")
+    assert held(made._index, asked) == {A: 8192}
 
 
 def grows(of: Feed, message: bytes) -> list[int]:
@@ -102,7 +138,7 @@ def test_a_message_of_many_events_is_read_a_slice_at_a_time() -> None:
     made = feed()
     events = [["BlockStored", [each], None, [each] * 16, 16] for each in range(1, 5001)]
     message = msgspec.msgpack.encode([1.0, [*events, ["Else"], 7, *events[:9]], 0])
-    assert len(message) > kv_events.SMALL
+    assert len(message) > kv_slices.SMALL
     steps = grows(made, message)
     assert (sum(steps), max(steps)) == (5000, 256)
     assert made.engine.unread == 2
@@ -116,13 +152,16 @@ def test_a_message_of_events_without_any_use_is_read_a_slice_at_a_time() -> None
         assert made.engine.unread == 256 * (turn + 1)
 
 
-def test_an_event_larger_than_any_engines_step_is_left_out_and_the_others_stay() -> None:
+def test_an_event_of_very_many_blocks_without_tokens_waits_in_bounded_room() -> None:
     made = feed()
-    huge = ["BlockStored", list(range(1, 10**6)), None, [], 16]
+    made._index._room.most = 1 << 20
+    huge = ["BlockStored", list(range(1, 50_000)), None, [], 16]
     fine = ["BlockStored", [1], None, list(range(16)), 16]
     grows(made, msgspec.msgpack.encode([1.0, [huge, fine], 0]))
     assert held(made._index, prompt(0, 16)) == {A: 1}
-    assert (made.engine.unread, made._index.figures()["waiting_events"]) == (1, 0)
+    figures = made._index.figures()
+    assert (made.engine.unread, figures["blocks"], figures["waiting_events"]) == (0, 1, 0)
+    assert made._index._room.bytes <= made._index._room.most
 
 
 def test_what_waited_for_a_message_is_taken_in_a_slice_at_a_time() -> None:

@@ -52,8 +52,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return expanded(self.runs)
 
 
-Count = Annotated[int, Meta(ge=0)]
-Milliseconds = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Milliseconds = Annotated[float, Meta(ge=0, le=1e17)]
 Name = str | int
 
 

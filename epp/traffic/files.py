@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import IO, cast
 
 import msgspec
 
-from epp.recording.record import Record
+from epp.recording.record import Record, shortened
 from epp.traffic.formats import (
     aiperf,
     azure,
@@ -36,7 +37,8 @@ READERS: Mapping[str, ModuleType] = {
 }
 WRITERS = ("mooncake", "epp", "aiperf", "inference-perf")
 SHOWN = 10  #: bad lines that an error names
-HEAD = 65_536  #: characters that tell the format
+GZIP = b"\x1f\x8b"  #: that a compressed file begins with
+LARGEST = 2**40  #: id of a block that needs no other number
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +65,7 @@ def read_trace(paths: Sequence[str], reading: Reading | None = None) -> Trace:
     sizes: set[int] = set()
     for path in _files(paths):
         found = _one(path, reading)
-        records += _apart(found.records, records) if found.numbered else found.records
+        records += _apart(_small(found.records), records) if found.numbered else found.records
         bad += found.bad
         sizes.add(found.block_tokens)
     if bad and not reading.skip_bad:
@@ -90,6 +92,20 @@ def _apart(records: Sequence[Record], others: Sequence[Record]) -> Iterator[Reco
     for record in records:
         runs = tuple((first + last, count) for first, count in record.runs)
         yield msgspec.structs.replace(record, runs=runs) if last else record
+
+
+def _small(records: Sequence[Record]) -> Sequence[Record]:
+    """Number blocks anew whose ids are hashes or below zero: whoever goes on counts from them."""
+    ends = [end for each in records for first, count in each.runs for end in (first, first + count)]
+    if not ends or (min(ends) >= 0 and max(ends) <= LARGEST):
+        return records
+    numbers: dict[int, int] = {}
+    return [
+        msgspec.structs.replace(
+            each, runs=shortened(numbers.setdefault(id, len(numbers)) for id in each.hash_ids)
+        )
+        for each in records
+    ]
 
 
 def told(bad: Sequence[Bad]) -> str:
@@ -127,19 +143,34 @@ def _one(path: Path, reading: Reading) -> _Found:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with _opened(path) as file:
-        yield from file
+    """Return the lines of a file, compressed or not.
+
+    Raises:
+        TraceError: it cannot be read; the message says where.
+    """
+    number = 0
+    try:
+        with _opened(path) as file:
+            for number, line in enumerate(file, 1):
+                yield line.decode("utf-8" if number > 1 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path}:{number}: it is no UTF-8: {error.reason}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceError(f"{path}: {error}") from error
 
 
-def _opened(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8")
-    return path.open(encoding="utf-8-sig")
+def _opened(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        packed = file.read(len(GZIP)) == GZIP
+    return cast("IO[bytes]", gzip.open(path)) if packed else path.open("rb")
 
 
 def _head(path: Path) -> str:
-    with _opened(path) as file:
-        return file.readline(HEAD)
+    """Return the first line that is not blank."""
+    for line in _lines(path):
+        if line.strip():
+            return line
+    raise TraceError(f"{path}: there is nothing in it")
 
 
 def _format(path: Path, head: str) -> str:
@@ -182,6 +213,7 @@ def write_trace(trace: Trace, path: str, format: str) -> None:
     else:
         lines = mooncake.write(trace, runs=format == "epp")
     out = Path(path)
-    with gzip.open(out, "wt") if out.suffix == ".gz" else out.open("w") as file:
+    opened = gzip.open if out.suffix == ".gz" else open
+    with opened(out, "wt", encoding="utf-8") as file:
         while some := list(islice(lines, 1000)):
             file.write("\n".join(some) + "\n")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from epp.recording.record import MOONCAKE_BLOCK, Record
-from epp.traffic.formats.reading import Found, Row, Source, from_line, objects
+from epp.traffic.formats.reading import Found, Row, Source, delayed, from_line, objects
 from epp.traffic.trace import Trace
 
 block_tokens = MOONCAKE_BLOCK
@@ -35,19 +35,13 @@ class Turn(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 def read(source: Source) -> Found:
     """See `reading.Reader.read`. A turn without a timestamp arrives its delay after the last."""
-    last: dict[str, float] = {}
+    timed = delayed()
 
     def record(row: Row) -> Record:
         if found := [name for name in CONTENT if name in row]:
             raise ValueError(f"it carries {found[0]}; only lengths and block ids are read")
-        session, delay = str(row.get("session_id", "")), row.get("delay")
-        if row.get("timestamp") is None:
-            if delay is None:
-                raise KeyError("timestamp")
-            row = {**row, "timestamp": last.get(session, 0.0) + float(delay), "think_ms": delay}
-        made = from_line({name: value for name, value in row.items() if value is not None})
-        last[session] = made.at * 1000
-        return made
+        row = timed(row)
+        return from_line({name: value for name, value in row.items() if value is not None})
 
     return objects(source, record)
 

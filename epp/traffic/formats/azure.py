@@ -10,7 +10,7 @@ import re
 from datetime import UTC, datetime
 
 from epp.recording.record import MOONCAKE_BLOCK, Record
-from epp.traffic.formats.reading import Found, Row, Source, from_line, table
+from epp.traffic.formats.reading import Found, Row, Source, from_line, table, whole
 
 block_tokens = MOONCAKE_BLOCK
 
@@ -26,8 +26,8 @@ def _record(row: Row) -> Record:
     return from_line(
         {
             "timestamp": _seconds(row["TIMESTAMP"]) * 1000,
-            "input_length": row["ContextTokens"],
-            "output_length": row["GeneratedTokens"],
+            "input_length": whole(row, "ContextTokens"),
+            "output_length": whole(row, "GeneratedTokens"),
         }
     )
 

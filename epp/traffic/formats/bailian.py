@@ -13,22 +13,21 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from epp.recording.record import Record
-from epp.traffic.formats.reading import Chains, Found, Row, Source, objects
+from epp.recording.record import Count, Record
+from epp.traffic.formats.reading import Chains, Found, Row, Source, check_blocks, objects
 
 block_tokens = 16
 
 _ROOT = -1
-_Count = Annotated[int, Meta(ge=0)]
 
 
 class Chat(msgspec.Struct):
     """One line."""
 
     chat_id: int
-    timestamp: Annotated[float, Meta(ge=0)]  #: seconds
-    input_length: _Count
-    output_length: _Count
+    timestamp: Annotated[float, Meta(ge=0, le=1e14)]  #: seconds
+    input_length: Count
+    output_length: Count
     parent_chat_id: int = _ROOT
     type: str = ""
     turn: int = 1
@@ -42,6 +41,7 @@ def read(source: Source) -> Found:
 
     def record(row: Row) -> Record:
         chat = msgspec.convert(row, Chat, strict=False)
+        check_blocks(len(chat.hash_ids), block_tokens, chat.input_length)
         root = chat.parent_chat_id == _ROOT
         # A parent of before the trace began still tells its children apart from others.
         session = str(chat.chat_id) if root else _session(sessions, chat.parent_chat_id)

@@ -9,7 +9,7 @@ A failed request has no response tokens; it stays in the trace.
 from __future__ import annotations
 
 from epp.recording.record import MOONCAKE_BLOCK, Record
-from epp.traffic.formats.reading import Found, Row, Source, from_line, table
+from epp.traffic.formats.reading import Found, Row, Source, from_line, number, table, whole
 
 block_tokens = MOONCAKE_BLOCK
 
@@ -20,15 +20,15 @@ def read(source: Source) -> Found:
 
 
 def _record(row: Row) -> Record:
-    elapsed = row.get("Elapsed time", "")
+    answer = whole(row, "Response tokens")
     return from_line(
         {
-            "timestamp": float(row["Timestamp"]) * 1000,
-            "input_length": row["Request tokens"],
-            "output_length": row["Response tokens"],
+            "timestamp": number(row, "Timestamp") * 1000,
+            "input_length": whole(row, "Request tokens"),
+            "output_length": answer,
             "session_id": row.get("Session ID", ""),
             "class": row.get("Log Type", ""),
-            "e2e_ms": float(elapsed) * 1000 if elapsed else None,
-            "outcome": "failed" if float(row["Response tokens"]) == 0 else "",
+            "e2e_ms": number(row, "Elapsed time") * 1000 if row.get("Elapsed time") else None,
+            "outcome": "" if answer else "failed",
         }
     )

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from epp.recording.record import MOONCAKE_BLOCK, Record
-from epp.traffic.formats.reading import Found, Row, Source, from_line, objects, table
+from epp.traffic.formats.reading import Found, Row, Source, from_line, number, objects, table, whole
 
 block_tokens = MOONCAKE_BLOCK
 
@@ -17,21 +17,20 @@ def read(source: Source) -> Found:
     """See `reading.Reader.read`."""
     lines = list(source.lines)
     source = Source(source.name, lines, source.block_tokens, source.columns)
-    if lines and not lines[0].lstrip().startswith("{"):
-        return table(source, _record)
-    return objects(source, _record)
+    first = next((line for line in lines if line.strip()), "{")
+    return objects(source, _record) if first.lstrip().startswith("{") else table(source, _record)
 
 
 def _record(row: Row) -> Record:
-    duration = row.get("duration")
+    untold = row.get("duration") in (None, "")
     return from_line(
         {
-            "timestamp": float(row["timestamp"]) * 1000,
-            "input_length": row["input_length"],
-            "output_length": row["output_length"],
+            "timestamp": number(row, "timestamp") * 1000,
+            "input_length": whole(row, "input_length"),
+            "output_length": whole(row, "output_length"),
             "hash_ids": row.get("hash_ids") or (),
             "block_size": row.get("block_size", block_tokens),
             "session_id": row.get("conversation_id", row.get("conversation id", "")),
-            "e2e_ms": None if duration in (None, "") else float(str(duration)) * 1000,
+            "e2e_ms": None if untold else number(row, "duration") * 1000,
         }
     )

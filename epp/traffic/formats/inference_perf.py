@@ -44,11 +44,9 @@ def _load(trace: Trace, talks: Sequence[Sequence[Turn]], *, many: bool) -> dict[
         }
         return {"type": "trace_session_replay", "stages": [stage]}
     minutes = Counter(int(record.at // STAGE_SECONDS) for record in trace.records)
-    last = max(minutes, default=-1)
     stages = [
-        {"rate": round(minutes[minute] / STAGE_SECONDS, 4), "duration": STAGE_SECONDS}
-        for minute in range(last + 1)
-        if minutes[minute]
+        {"rate": round(count / STAGE_SECONDS, 4), "duration": STAGE_SECONDS}
+        for _, count in sorted(minutes.items())
     ]
     return {"type": "poisson", "stages": stages}
 

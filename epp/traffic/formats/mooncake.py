@@ -7,21 +7,22 @@ from collections.abc import Iterator
 import msgspec
 
 from epp.recording.record import MOONCAKE_BLOCK, Record, line_of
-from epp.traffic.formats.reading import Found, Row, Source, from_line, objects
+from epp.traffic.formats.reading import Found, Row, Source, delayed, from_line, objects
 from epp.traffic.trace import Trace
 
 block_tokens = MOONCAKE_BLOCK
 
 
 def read(source: Source) -> Found:
-    """See `reading.Reader.read`."""
-    return objects(source, _record)
+    """See `reading.Reader.read`. Later turns may tell a delay, as `aiperf` lets them."""
+    timed = delayed()
 
+    def record(row: Row) -> Record:
+        if "hash_ids" in row and "hash_rle" in row:
+            raise ValueError("hash_ids and hash_rle exclude each other")
+        return from_line(timed(row))
 
-def _record(row: Row) -> Record:
-    if "hash_ids" in row and "hash_rle" in row:
-        raise ValueError("hash_ids and hash_rle exclude each other")
-    return from_line(row)
+    return objects(source, record)
 
 
 def write(trace: Trace, *, runs: bool = False) -> Iterator[str]:

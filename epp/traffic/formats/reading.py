@@ -7,6 +7,7 @@ decides whether that is an error. Nothing is guessed.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -64,18 +65,71 @@ def objects(source: Source, of: Callable[[Row], Record]) -> Found:
 
 def table(source: Source, of: Callable[[Row], Record]) -> Found:
     """Read CSV with a line of column names."""
-    lines = iter(source.lines)
-    names = [source.columns.get(name, name) for name in next(csv.reader(lines), [])]
+    lines = numbered(source)
+    first, header = next(lines, ("", ""))
+    names = [source.columns.get(name, name) for name in _cells(header)]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        yield Bad(first, f"column {twice[0]!r} is there twice")
+        return
 
     def one(line: str) -> Record:
-        cells = next(csv.reader([line]))
+        cells = _cells(line)
         if len(cells) != len(names):
             raise ValueError(f"{len(cells)} cells under {len(names)} columns")
         return of(dict(zip(names, cells, strict=True)))
 
-    for number, line in enumerate(lines, 2):
-        if line.strip():
-            yield attempted(f"{source.name}:{number}", partial(one, line))
+    for where, line in lines:
+        yield attempted(where, partial(one, line))
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True), [])]
+
+
+def number(row: Row, name: str) -> float:
+    """Return what a row tells under ``name``: a number that is not negative.
+
+    Raises:
+        KeyError: nothing.
+        ValueError: anything else; the message says what.
+    """
+    told = row[name]
+    try:
+        found = float(told)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not 0.0 <= found < math.inf:
+        raise ValueError(f"{name} is {told!r}, which is no number from 0 on")
+    return found
+
+
+def whole(row: Row, name: str) -> int:
+    """Return `number`, which has no fraction.
+
+    Raises:
+        KeyError: there is none.
+        ValueError: it is no such number; the message says what is there.
+    """
+    found = number(row, name)
+    if found != int(found):
+        raise ValueError(f"{name} is {row[name]!r}, which is no whole number")
+    return int(found)
+
+
+def delayed() -> Callable[[Row], Row]:
+    """Return what gives a time to a turn that tells its delay after the last one of its session."""
+    last: dict[str, float] = {}
+
+    def timed(row: Row) -> Row:
+        session = str(row.get("session_id", ""))
+        if row.get("timestamp") is None and row.get("delay") is not None:
+            delay = number(row, "delay")
+            row = {**row, "timestamp": last.get(session, 0.0) + delay, "think_ms": delay}
+        if row.get("timestamp") is not None:
+            last[session] = number(row, "timestamp")
+        return row
+
+    return timed
 
 
 def attempted(where: str, read: Callable[[], Record]) -> Record | Bad:
@@ -86,8 +140,18 @@ def attempted(where: str, read: Callable[[], Record]) -> Record | Bad:
         return Bad(where, str(error))
     except KeyError as error:
         return Bad(where, f"it has no {error.args[0]!r}")
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError, csv.Error) as error:
         return Bad(where, str(error))
+
+
+def check_blocks(blocks: int, of: int, tokens: int) -> None:
+    """Refuse more ``blocks`` than a prompt has.
+
+    Raises:
+        ValueError: they do not fit.
+    """
+    if blocks > -(-tokens // of):
+        raise ValueError(f"{blocks} blocks of {of} tokens for {tokens} input tokens")
 
 
 def renamed(row: Row, columns: Mapping[str, str]) -> Row:

@@ -16,14 +16,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from epp.recording.record import Record
-from epp.traffic.formats.reading import Chains, Found, Source, attempted, numbered
+from epp.recording.record import Count, Record
+from epp.traffic.formats.reading import Chains, Found, Source, attempted, check_blocks, numbered
 from epp.traffic.trace import Bad
 
 block_tokens = 64
 
-_Count = Annotated[int, Meta(ge=0)]
-_Seconds = Annotated[float, Meta(ge=0)]
+_Seconds = Annotated[float, Meta(ge=0, le=1e14)]
 
 
 class Call(msgspec.Struct):
@@ -31,8 +30,8 @@ class Call(msgspec.Struct):
 
     t: _Seconds
     type: str = "n"
-    input: _Count = msgspec.field(default=0, name="in")
-    output: _Count = msgspec.field(default=0, name="out")
+    input: Count | None = msgspec.field(default=None, name="in")
+    output: Count | None = msgspec.field(default=None, name="out")
     hash_ids: tuple[int, ...] = ()
     think_time: _Seconds | None = None
     api_time: _Seconds | None = None
@@ -54,6 +53,7 @@ def read(source: Source) -> Found:
     """See `reading.Reader.read`."""
     chains = Chains()
     lines = list(numbered(source))
+    known: set[str] = set()
     if len(lines) > 1 and not _whole(lines[0][1]):  # one object, over many lines
         lines = [(lines[0][0], "".join(line for _, line in lines))]
     for where, line in lines:
@@ -65,6 +65,10 @@ def read(source: Source) -> Found:
         if session.block_size != source.block_tokens:
             yield Bad(where, f"block_size is {session.block_size}, not {source.block_tokens}")
             continue
+        if session.id in known:
+            yield Bad(where, f"session {session.id!r} is there twice")
+            continue
+        known.add(session.id)
         for place, call, agent in _calls(session.requests, "$.requests", ""):
             at = f"{where}: {place}"
             yield attempted(at, _reading(session, call, agent=agent, chains=chains))
@@ -91,9 +95,9 @@ def _calls(calls: tuple[Call, ...], path: str, agent: str) -> Iterator[tuple[str
 
 def _reading(session: Session, call: Call, *, agent: str, chains: Chains) -> Callable[[], Record]:
     def reading() -> Record:
-        most = -(-call.input // session.block_size)
-        if len(call.hash_ids) > most:
-            raise ValueError(f"{len(call.hash_ids)} blocks for {call.input} input tokens")
+        if call.input is None or call.output is None:
+            raise KeyError("in" if call.input is None else "out")
+        check_blocks(len(call.hash_ids), session.block_size, call.input)
         scope = session.id if session.hash_id_scope == "local" else ""
         return Record(
             at=call.t,

@@ -50,7 +50,7 @@ def test_a_file_of_no_known_format_is_refused(tmp_path: Path) -> None:
 def test_an_empty_file_is_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text("\n")
-    with pytest.raises(TraceError, match="no request"):
+    with pytest.raises(TraceError, match="nothing in it"):
         read_trace([str(path)], Reading(format="mooncake"))
 
 

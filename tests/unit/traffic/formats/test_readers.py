@@ -196,19 +196,19 @@ def test_columns_may_have_other_names() -> None:
             "f:2", "2 cells under 3 columns", id="a cell short",
         ),
         pytest.param(
-            burstgpt, ["Timestamp,Model", "1,GPT-4"], "f:2", "'Request tokens'", id="no column"
+            burstgpt, ["Timestamp,Model", "1,GPT-4"], "f:2", "it has no 'Response tokens'", id="no column"
         ),
         pytest.param(weka, ['{"id":"a"}'], "f:1", "requests", id="a session without requests"),
         pytest.param(
             weka, ['{"id":"a","requests":[{"t":0,"in":64,"out":1,"hash_ids":[1,2]}]}'],
-            "f:1: $.requests[0]", "2 blocks for 64", id="a request of a session",
+            "f:1: $.requests[0]", "2 blocks of 64 tokens for 64", id="a request of a session",
         ),
         pytest.param(
             weka, ['{"id":"a","block_size":16,"requests":[]}'], "f:1", "block_size is 16",
             id="a session of other blocks",
         ),
         pytest.param(
-            aiperf, ['{"input_length":1,"output_length":1}'], "f:1", "'timestamp'", id="no time"
+            aiperf, ['{"input_length":1,"output_length":1}'], "f:1", "`timestamp`", id="no time"
         ),
     ],
 )  # fmt: skip

@@ -211,6 +211,7 @@ class Expected(msgspec.Struct, frozen=True, gc=False):
     uncached: float  #: those of this request
     speed: Speed | None  #: None while nothing was learned of any endpoint
     weight: float = 1.0  #: what each token of this request costs; see `epp.ttft.work`
+    way: float = 0.0  #: seconds that the cache takes to whom decodes, if that is another one
 
 
 class Pick(msgspec.Struct, frozen=True):

@@ -36,6 +36,10 @@ class Fit:
         self._prior = prior.per_token
         self._weight = self._x = self._y = self._xx = self._xy = self._yy = 0.0
 
+    def seconds(self, tokens: float) -> float:
+        """Return what ``tokens`` are expected to take."""
+        return self.speed.rest + self.speed.per_token * tokens
+
     def learn(self, tokens: float, seconds: float, weight: float = 1.0) -> None:
         """Take an answer whose first byte came after ``seconds``, with ``tokens`` to compute.
 

@@ -61,7 +61,8 @@ def expected_parts(
 
 def expected_seconds(expected: Expected, speed: Speed) -> float:
     """Return what is expected of `Parts.engine`."""
-    return speed.per_token * (expected.queued + expected.uncached * expected.weight) + speed.rest
+    work = expected.queued + expected.uncached * expected.weight
+    return speed.per_token * work + speed.rest + expected.way
 
 
 def measured_parts(request: InferenceRequest, pick: Pick, ending: Ending) -> Parts | None:

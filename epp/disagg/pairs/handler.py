@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from heapq import nlargest
-from itertools import product
 from operator import itemgetter
 from typing import Annotated, Any, ClassVar
 
@@ -38,8 +37,9 @@ class PairProfileHandler:
         top: Annotated[int, Meta(ge=1, le=16)] = 3  #: endpoints of each profile that are priced
         least_tokens: Annotated[int, Meta(ge=0)] = 256
         """Uncached tokens; a request with fewer is decoded only."""
-        others_weight: Weight = 0.1
-        """Of a second that a request waits which is decoded meanwhile."""
+        others_weight: Weight = 0.05
+        """Of a second that a request waits which is decoded meanwhile: who reads an answer hardly
+        sees it, who waits for one does."""
         margin: Annotated[float, Meta(ge=0, lt=1)] = 0.1  #: by which another way must be cheaper
         max_decode_queue: Annotated[float, Meta(gt=0)] | None = 128.0
         """Waiting requests, as last told, from which nothing is computed elsewhere; null: no limit."""
@@ -113,40 +113,55 @@ class PairProfileHandler:
     def _cheapest(
         self, request: InferenceRequest, decodes: list[Endpoint], prefills: list[Endpoint]
     ) -> Pick:
-        places = {each.id: self._place(request, each) for each in (*decodes, *prefills)}
-        near = {each.id: nearness(each, decodes) for each in prefills}
-        margin, kept = self._params.margin, self._partner
-        prices: list[tuple[float, Endpoint, Endpoint | None]] = []
-        for decode in decodes:
-            price = alone(places[decode.id], self._params.others_weight)
-            stays = kept.get(decode.id, decode.id) is None
-            prices.append((price * (1 - margin if stays else 1), decode, None))
-        for prefill, (i, decode) in product(prefills, enumerate(decodes)):
-            if prefill.id == decode.id or not self._of_one_set(prefill, decode):
-                continue
-            moving = self._moving.seconds(near[prefill.id][i], places[decode.id].uncached)
-            price = together(
-                places[prefill.id], places[decode.id], moving, others=self._params.others_weight
-            )
-            stays = kept.get(decode.id) == prefill.id
-            prices.append((price * (1 - margin if stays else 1), decode, prefill))
-        prices.sort(key=itemgetter(0))
-        _, decode, first = prices[0]
-        kept[decode.id] = None if first is None else first.id
+        known = [self._place(request, each) for each in prefills]
+        every = [self._ways(request, each, prefills=prefills, known=known) for each in decodes]
+        cheapest = min(range(len(decodes)), key=lambda i: every[i][0][0])
+        decode, ways = decodes[cheapest], every[cheapest]
+        first = ways[0][1]
+        self._partner[decode.id] = None if first is None else first.id
         if first is None:
-            paired = any(prefill is not None for _, _, prefill in prices)
-            return self._pick((decode,), (), "cheaper-here" if paired else "no-endpoint")
-        named = [prefill for _, other, prefill in prices if other is decode and prefill]
+            return self._pick((decode,), (), "cheaper-here" if len(ways) > 1 else "no-endpoint")
+        named = [prefill for _, prefill in ways if prefill is not None]
         return self._pick((decode,), named, "cheaper-elsewhere")
+
+    def _ways(
+        self,
+        request: InferenceRequest,
+        decode: Endpoint,
+        *,
+        prefills: list[Endpoint],
+        known: list[Place],
+    ) -> list[tuple[float, Endpoint | None]]:
+        """Return each way to decode there, and its price: first the one to go, then by price.
+
+        The way that it went lately is compared by a price less the margin. Its true price is the
+        one by which endpoints for decode are compared: none is better for what it did lately.
+        """
+        others, here = self._params.others_weight, self._place(request, decode)
+        tokens = request.uncached_tokens(decode.id)
+        ways: list[tuple[float, Endpoint | None]] = [(alone(here, others), None)]
+        for prefill, place in zip(prefills, known, strict=True):
+            if prefill.id != decode.id and self._of_one_set(prefill, decode):
+                (level,) = nearness(prefill, [decode])
+                moving = self._moving.seconds(level, tokens)
+                ways.append((together(place, here, moving, others=others), prefill))
+        lately, less = self._partner.get(decode.id), 1.0 - self._params.margin
+
+        def compared(way: tuple[float, Endpoint | None]) -> float:
+            price, prefill = way
+            return price * (less if (prefill and prefill.id) == lately else 1.0)
+
+        return sorted(ways, key=compared)
 
     def _place(self, request: InferenceRequest, endpoint: Endpoint) -> Place:
         forecaster, load = self._forecaster, endpoint.load
         decodes = endpoint.labels.get(ROLE) in DECODE
+        uncached, prompt = request.uncached_tokens(endpoint.id), request.prompt_tokens
         return Place(
             queued=forecaster.queued_tokens(endpoint) or 0.0,
-            uncached=request.uncached_tokens(endpoint.id),
+            work=forecaster.works(uncached, prompt),
             running=load.running or 0.0 if decodes and load is not None else 0.0,
-            speed=forecaster.speed(endpoint.id),
+            speed=forecaster.compared(endpoint.id),
         )
 
     def _of_one_set(self, prefill: Endpoint, decode: Endpoint) -> bool:

@@ -9,6 +9,9 @@ endpoint's own queue goes by meanwhile.
 The queue in which a prompt is computed counts twice: as many as are ahead of a request will, on
 average, be behind it when its turn comes, and wait for it as long as it waited for them.
 
+Speeds of endpoints that are alike are the same: of small differences by chance, all traffic would
+follow the luckiest.
+
 How long a cache takes is learned, for each distance, from first bytes of streamed answers.
 """
 
@@ -21,13 +24,14 @@ import msgspec
 from epp.model import Speed
 from epp.schedule.topology import Level
 from epp.ttft.fit import PRIOR, Fit
+from epp.ttft.forecast import WAY
 
 MOVING: Mapping[Level | None, Speed] = {
     "host": Speed(2e-6, 0.02, 0),
     "rack": Speed(5e-6, 0.02, 0),
-    "zone": Speed(1e-5, 0.03, 0),
+    "zone": WAY,
     "region": Speed(4e-5, 0.05, 0),
-    None: Speed(1e-5, 0.03, 0),
+    None: WAY,
 }
 """Believed until answers say otherwise: 128 KB a token over 64, 25 and 12 GB/s, and so on; without
 labels, as within a zone."""
@@ -36,8 +40,8 @@ labels, as within a zone."""
 class Place(msgspec.Struct, frozen=True):
     """What is known of one endpoint for one request."""
 
-    queued: float  #: uncached tokens that it computes first
-    uncached: float  #: those of the request
+    queued: float  #: work that it computes first, see `epp.ttft.work`
+    work: float  #: that of the request's uncached tokens
     running: float = 0.0  #: requests that it decodes
     speed: Speed | None = None  #: None while nothing was learned
 
@@ -49,7 +53,7 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def own(self) -> float:
         """Seconds that the prompt takes there."""
-        return (self.speed or PRIOR).per_token * self.uncached
+        return (self.speed or PRIOR).per_token * self.work
 
 
 def alone(decode: Place, others: float) -> float:
@@ -76,8 +80,7 @@ class Moving:
 
     def seconds(self, level: Level | None, tokens: float) -> float:
         """Return what ``tokens`` are expected to take."""
-        speed = self._fits[level].speed
-        return speed.rest + speed.per_token * tokens
+        return self._fits[level].seconds(tokens)
 
     def learn(self, level: Level | None, tokens: float, seconds: float) -> None:
         """Take what an answer took from the prefill's end to its first byte."""

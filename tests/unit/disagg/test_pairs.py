@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from epp.clock import ManualClock
 from epp.disagg.pairs.handler import PairProfileHandler
 from epp.disagg.pairs.price import Moving, Place, alone, together
 from epp.errors import Saturated
+from epp.ledger import Ledger
 from epp.model import (
     BlockHash,
     Ending,
@@ -23,6 +25,7 @@ from epp.model import (
     Speed,
 )
 from epp.plugin import ProfileResult
+from epp.ttft.forecast import Forecaster
 from tests.support import build
 
 MS = Speed(0.001, 0.0, 9)  # a millisecond a token
@@ -64,14 +67,14 @@ def decided(
 
 
 def test_the_price_alone_is_the_queue_twice_the_prompt_and_a_share_of_what_others_wait() -> None:
-    place = Place(queued=500, uncached=2000, running=10, speed=MS)
+    place = Place(queued=500, work=2000, running=10, speed=MS)
     assert alone(place, 0.1) == pytest.approx(2 * 0.5 + 2.0 + 0.1 * 10 * 2.0)
 
 
 def test_the_price_of_a_pair_is_the_longer_queue_and_the_caches_way() -> None:
-    prefill = Place(queued=1000, uncached=2000, speed=MS)
+    prefill = Place(queued=1000, work=2000, speed=MS)
     assert together(prefill, Place(0, 2000, speed=MS), 0.2) == pytest.approx(1.0 + 3.2)
-    decoding = Place(queued=1000, uncached=2000, running=5, speed=MS)
+    decoding = Place(queued=1000, work=2000, running=5, speed=MS)
     held_up = 0.1 * 5 * 2.0
     assert together(decoding, Place(0, 2000, speed=MS), 0.2, others=0.1) == pytest.approx(
         1.0 + 3.2 + held_up
@@ -122,12 +125,50 @@ def test_b143_endpoints_of_two_sets_are_never_a_pair() -> None:
 
 
 def test_a_pair_stays_until_another_is_cheaper_by_the_margin_and_ends_with_its_endpoint() -> None:
-    handler, decode = made(margin=0.5), pod("d", running=20)
+    handler, decode = made(margin=0.5), pod("d", running=60)
     one, other = pod("one"), pod("other")
     assert decided(handler, [decode], [one])[1] == "one"
     assert decided(handler, [decode], [other, one])[1] == "one"
     handler.forget(one.id)  # it has restarted: nothing speaks for it any more
     assert decided(handler, [decode], [other, one])[1] == "other"
+
+
+def test_what_an_endpoint_did_lately_makes_it_no_better_than_another_one() -> None:
+    handler, prefill = made(), pod("p")
+    busy, first, second = pod("one", running=50), pod("one"), pod("two")
+    assert decided(handler, [busy], [prefill])[2] == "cheaper-elsewhere"
+    assert decided(handler, [second], [prefill])[2] == "cheaper-here"
+    # Both are idle: 1.28 s alone, and the profile prefers the first, which sent a prompt away.
+    assert decided(handler, [first, second], [prefill]) == ("one", "", "cheaper-here")
+
+
+def test_an_endpoint_that_was_lucky_by_chance_is_not_preferred() -> None:
+    forecaster = Forecaster(Ledger(), ManualClock(100.0))
+    lent = msgspec.structs.replace(build.tools(), forecaster=forecaster)
+    handler = PairProfileHandler(PairProfileHandler.Params(), lent)
+    one, two = pod("one"), pod("two")
+    for i in range(40):
+        for endpoint, seconds in ((one, 1.02), (two, 0.98)):  # more or less, by a tenth
+            request = build.request(id=f"{endpoint.name}-{i}", prompt_tokens=16_000, streaming=True)
+            expected = forecaster.expect(request, Pick((endpoint,)))
+            pick = Pick((endpoint,), expected=expected)
+            took = seconds + 0.1 * (-1) ** i
+            ending = Ending(
+                Outcome.COMPLETED, 100 + took, first_byte_at=100 + took, streamed=True,
+                picked_at=100.0,
+            )  # fmt: skip
+            forecaster.ended(request, pick, ending)
+            lucky = forecaster.speed(two.id)
+    usual = forecaster.speed(one.id)
+    assert usual is not None and lucky is not None and lucky.per_token < usual.per_token
+    assert decided(handler, [one, two], [pod("p")])[0] == "one"
+
+
+def test_work_grows_faster_than_tokens() -> None:
+    """32,000 tokens cost 1 + 3.5e-5 * 16,000 times as much each as those of a short prompt."""
+    handler, beside = made(margin=0, othersWeight=0.1), pod("d", running=1.5)
+    # Its way takes 0.35 s. Others would wait 0.15 of 3.12 s; of 2 s it would be less.
+    assert decided(handler, [beside], [pod("p")], tokens=32_000)[2] == "cheaper-elsewhere"
 
 
 def test_how_long_a_cache_takes_is_learned_by_distance() -> None:

@@ -17,6 +17,7 @@ from epp.model import (
     InferenceRequest,
     Outcome,
     Pick,
+    PrefillLeg,
     PrefixMatch,
     Speed,
     Usage,
@@ -24,6 +25,7 @@ from epp.model import (
 from epp.plugin import Observer
 from epp.ttft.fit import PRIOR
 from epp.ttft.forecast import Forecaster
+from epp.ttft.parts import expected_seconds
 from tests.support import build
 
 A, B = build.endpoint("a"), build.endpoint("b", host="10.0.0.2")
@@ -118,6 +120,57 @@ def test_requests_sent_together_wait_for_each_other() -> None:
     assert later.queued == pytest.approx(1510 - 0.4 / speed.per_token)
 
 
+def test_a_prefill_endpoint_is_taught_by_its_part_and_the_caches_way_is_expected_besides() -> None:
+    world = World()
+    forecaster, clock = world.forecaster, world.clock
+    for tokens in (1000, 8000) * 30:  # a millisecond a token, then 0.2 s and 0.1 ms a token
+        request, at = asked(tokens), clock.now()
+        expected = forecaster.expect(request, Pick((A,), prefill=B))
+        clock.advance(0.001 * tokens)
+        leg = PrefillLeg(B, "", clock.now(), 0.001 * tokens, 1)
+        clock.advance(0.2 + 0.0001 * tokens)
+        ending = Ending(
+            Outcome.COMPLETED, clock.now(), 200, streamed=True, picked_at=at,
+            first_byte_at=clock.now(), leg=leg,
+        )  # fmt: skip
+        forecaster.ended(request, Pick((A,), prefill=B, expected=expected), ending)
+        clock.advance(100.0)
+    speed = forecaster.speed(B.id)
+    assert speed is not None
+    assert speed.per_token == pytest.approx(0.001, rel=0.02)
+    assert speed.rest == pytest.approx(0.0, abs=0.02)
+    split = forecaster.expect(asked(4000), Pick((A,), prefill=B))
+    assert split is not None
+    assert split.way == pytest.approx(0.6, rel=0.05)
+    assert expected_seconds(split, speed) == pytest.approx(4.6, rel=0.03)
+    local = forecaster.expect(asked(4000), Pick((A,)))
+    assert local is not None
+    assert local.way == 0.0
+
+
+def test_where_a_sidecar_runs_the_prefill_the_way_is_what_is_believed_and_both_make_the_whole() -> (
+    None
+):
+    world = World()
+    forecaster, clock = world.forecaster, world.clock
+    for tokens in (1000, 8000) * 30:
+        request, at = asked(tokens), clock.now()
+        expected = forecaster.expect(request, Pick((A,), prefill=B))
+        clock.advance(0.05 + 0.001 * tokens)
+        ending = Ending(
+            Outcome.COMPLETED, clock.now(), 200, streamed=True, picked_at=at,
+            first_byte_at=clock.now(),
+        )  # fmt: skip
+        forecaster.ended(request, Pick((A,), prefill=B, expected=expected), ending)
+        clock.advance(100.0)
+    speed = forecaster.speed(B.id)
+    assert speed is not None
+    assert speed.per_token == pytest.approx(0.00099, rel=0.002)  # 10 us a token are the way's
+    split = forecaster.expect(asked(4000), Pick((A,), prefill=B))
+    assert split is not None
+    assert expected_seconds(split, speed) == pytest.approx(4.05, rel=0.01)
+
+
 def test_a_request_that_ended_waits_no_longer() -> None:
     world = World()
     world.learn()
@@ -152,7 +205,7 @@ def test_where_the_prompt_is_computed_elsewhere_that_endpoint_counts() -> None:
     world.ledger.reserve(B, 700)
     pick = Pick((A,), prefill=scraped(B, 0.0, queued=0, running=1))
     expected = world.forecaster.expect(asked(100), pick)
-    assert expected == Expected(700.0, 100, None)
+    assert expected == Expected(700.0, 100, None, way=0.03 + 100 * 1e-5)
 
 
 # --- what is learned -----------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 """Where an endpoint publishes its KV events: as it says itself, or as configured.
 
-**Source:** vLLM's ``/kv_event_sources`` (since 0.31): by data-parallel rank, with addresses as they
-were bound, ``tcp://*:5557``. An engine that connects to a subscriber tells that one's address.
+**Source:** vLLM's ``/kv_event_sources`` (since 0.31): by data-parallel rank, or a list of what each
+tells, with addresses as they were bound, ``tcp://*:5557``. An engine that connects to a subscriber tells
+that one's address.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -25,9 +27,11 @@ class _Source(msgspec.Struct, frozen=True):
     endpoint: str | None = None
     replay_endpoint: str | None = None
     enable_kv_cache_events: bool = True
+    data_parallel_rank: int = 0  #: told in a list only
 
 
-_read = msgspec.json.Decoder(dict[str, _Source]).decode
+_read = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[msgspec.Raw]).decode
+_read_source = msgspec.json.Decoder(_Source).decode
 
 
 def configured(endpoint: Endpoint, ports: PodDiscoveryConfig) -> Mapping[int, Where]:
@@ -47,9 +51,11 @@ def told(endpoint: Endpoint, page: bytes) -> Mapping[int, Where]:
     """
     try:
         sources = _read(page)
-        ranks = {int(rank): source for rank, source in sources.items()}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{PATH}: {error}") from error
+    ranks = dict(_understood(sources))
+    if sources and not ranks:
+        raise ValueError(f"{PATH}: none of {len(sources)} ranks can be understood")
     own = next((rank for rank in (engine_rank(endpoint), endpoint.rank) if rank in ranks), 0)
     if own:
         ranks = {0: ranks[own]}
@@ -61,6 +67,17 @@ def told(endpoint: Endpoint, page: bytes) -> Mapping[int, Where]:
         if source.enable_kv_cache_events and events:
             found[rank] = Where(events, _reachable(endpoint.host, source.replay_endpoint or ""))
     return found
+
+
+def _understood(
+    sources: Mapping[str, msgspec.Raw] | Sequence[msgspec.Raw],
+) -> Iterator[tuple[int, _Source]]:
+    """Yield ranks with what they say; those that cannot be understood are left out."""
+    named = sources.items() if isinstance(sources, Mapping) else (("", raw) for raw in sources)
+    for rank, raw in named:
+        with contextlib.suppress(msgspec.DecodeError, ValueError):
+            source = _read_source(raw)
+            yield (int(rank) if rank else source.data_parallel_rank), source
 
 
 def _reachable(host: str, bound: str) -> str:

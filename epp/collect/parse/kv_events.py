@@ -11,8 +11,9 @@ What differs between the engines:
 * vLLM names a LoRA adapter (``lora_name``, since 0.12) and hashes what else tells blocks apart
   into ``extra_keys`` (since 0.20): the adapter again, ``[name, offset]`` of media, the cache salt
   on a prompt's first block. Before that an adapter is a number only, which no request can name.
-* SGLang sends arrays of the first five or six fields, one page each, hashes as signed numbers, and
-  with speculative decoding pairs of tokens, of which the first counts.
+* SGLang sends arrays of the first five or six fields, later maps, one page each, hashes as signed
+  numbers, and with speculative decoding pairs of tokens, of which the first counts. A cache salt has
+  a field of its own, or comes in a map beside the others: in arrays it is where an adapter's name would be.
 
 **Source:** ``vllm/distributed/kv_events.py`` of vLLM 0.11 to 0.32 and
 ``sglang/srt/disaggregation/kv_events.py``.
@@ -133,9 +134,10 @@ def _stored(fields: Mapping[str, Any]) -> Stored:
     else:
         tokens = _packed(raw_tokens)
     adapter, keys = _adapter(fields), fields.get("extra_keys")
-    salt, media = "", tuple[tuple[int, str], ...]()
+    salt, media = "" if parent is not None else _salt(fields), tuple[tuple[int, str], ...]()
     if isinstance(keys, list) and any(keys):
-        salt, media = _extras(keys, adapter, size, at_start=parent is None)
+        own, media = _extras(keys, adapter, size, at_start=parent is None)
+        salt = own or salt
     kind = fields.get("kv_cache_spec_kind")
     return Stored(
         hashes, None if parent is None else _hash(parent), tokens, size, _tier(fields), adapter,
@@ -198,6 +200,15 @@ def _adapter(fields: Mapping[str, Any]) -> str:
     if isinstance(name, str) and name:
         return name
     return "" if number is None else f"\0{number}"
+
+
+def _salt(fields: Mapping[str, Any]) -> str:
+    """Return the cache salt that SGLang tells, in a field or beside others; "" is none."""
+    salt = fields.get("cache_salt")
+    for beside in (fields.get("metadata"), fields.get("lora_name")):
+        if salt is None and isinstance(beside, dict):
+            salt = beside.get("cache_salt")
+    return salt if isinstance(salt, str) else ""
 
 
 def _position(medium: tuple[int, str]) -> int:

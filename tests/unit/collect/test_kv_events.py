@@ -136,6 +136,27 @@ def test_of_sglangs_token_pairs_the_first_counts():
     assert read.events == (Stored((5,), None, packed(7, 8), 2),)
 
 
+@pytest.mark.parametrize("parent", [None, 9])
+@pytest.mark.parametrize("told", [{"metadata": {"cache_salt": "tenant"}}, {"cache_salt": "tenant"}])
+def test_sglang_tells_a_salt_in_fields_of_its_own(told: dict[str, object], parent: int | None):
+    """In arrays in a map at the end, in a place where vLLM has an adapter's name."""
+    fields = {
+        "block_hashes": [5], "parent_block_hash": parent, "token_ids": [7, 8], "block_size": 2,
+        "lora_id": None, "medium": "GPU",
+    }  # fmt: skip
+    wanted = (Stored((5,), parent, packed(7, 8), 2, salt="" if parent else "tenant"),)
+    assert batch({"type": "BlockStored", **fields, **told}).events == wanted
+    assert batch(["BlockStored", *fields.values(), {"cache_salt": "tenant"}]).events == wanted
+
+
+@pytest.mark.parametrize("odd", [{"metadata": 7}, {"metadata": {}}, {"cache_salt": 7}])
+def test_a_salt_that_is_none_is_no_salt(odd: dict[str, object]):
+    event = {"block_hashes": [5], "parent_block_hash": None, "token_ids": [7], "block_size": 1}
+    assert batch({"type": "BlockStored", **event, **odd}).events == (
+        Stored((5,), None, packed(7), 1),
+    )
+
+
 @pytest.mark.parametrize(
     ("medium", "tier"),
     [

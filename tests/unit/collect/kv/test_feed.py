@@ -13,7 +13,7 @@ from epp.collect.kv.feed import Feed, slices
 from epp.collect.kv.link import Where
 from epp.collect.parse import kv_slices
 from epp.collect.parse.kv_messages import END, Message
-from epp.model import EndpointId
+from epp.model import Endpoint, EndpointId
 from epp.prefix.exact.events import Removed
 from epp.prefix.exact.keys import Prompt
 from epp.prefix.feed.engine import Engines
@@ -239,10 +239,22 @@ def test_addresses_are_those_that_the_engine_bound_at_the_endpoints_host() -> No
     assert told(one, page) == {0: Where("tcp://[fd00::1]:5558")}
 
 
-@pytest.mark.parametrize("page", [b"", b"[]", b'{"a": {}}', b'{"0": 5}', b"\xff"])
+@pytest.mark.parametrize("page", [b"", b"[5]", b'{"a": {}}', b'{"0": 5}', b"\xff"])
 def test_a_page_that_says_nothing_is_refused(page: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         told(endpoint(8000), page)
+
+
+def test_a_page_may_be_a_list_and_what_it_says_of_one_rank_costs_no_other() -> None:
+    """vLLM's page is a map by rank, or a list of what each rank says."""
+    first = b'{"data_parallel_rank":0,"endpoint":"tcp://*:5557","replay_endpoint":null,"topic":""}'
+    second = b'{"data_parallel_rank":1,"endpoint":"tcp://10.0.0.1:5558"}'
+    pod = Endpoint(EndpointId("a"), "10.0.0.1", 8000)
+    two = {0: Where("tcp://10.0.0.1:5557"), 1: Where("tcp://10.0.0.1:5558")}
+    assert told(pod, b"[%b,%b]" % (first, second)) == two
+    assert told(pod, b"[%b]" % second) == {0: Where("tcp://10.0.0.1:5558")}
+    assert told(pod, b'{"0":%b,"1":%b,"2":null,"x":{"endpoint":5}}' % (first, second)) == two
+    assert told(pod, b"[]") == {}
 
 
 def test_a_page_that_counts_ranks_over_several_pods_is_read_where_the_pod_begins() -> None:

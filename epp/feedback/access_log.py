@@ -16,10 +16,10 @@ from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
 from epp.extproc.received import decoded
-from epp.feedback.logged import StreamAccessLogsMessage
+from epp.feedback.logged import StreamAccessLogsMessage, address_of, flags_of, status_of
 from epp.feedback.unseen import Entry, Unseen
 from epp.formats.usage import MOST as MOST_COUNT
-from epp.model import Outcome, Usage, join_host_port
+from epp.model import Outcome, Usage
 from epp.rpc.call import Call
 from epp.rpc.connection import Methods
 from epp.rpc.status import Code
@@ -35,6 +35,13 @@ _TOO_LARGE = f"a message of an access log is at most {MOST_BYTES} bytes"
 _IS_NUMBER = 0x11  #: this tag: field 2, 64 bits
 #: Begins the details of an answer whose status, such as 200, was sent before its body broke off.
 _BROKEN_OFF = b"upstream_reset_after_response_started"
+_LEFT = frozenset(("downstream_connection_termination", "downstream_remote_reset"))
+_CUT = frozenset((
+    "upstream_connection_termination", "upstream_remote_reset", "upstream_protocol_error",
+    "stream_idle_timeout", "upstream_max_stream_duration_reached",
+))  # fmt: skip
+_COMPLETED = Outcome.COMPLETED  # a look into an `Enum` takes as long as a call
+_EVENTS = b"text/event-stream"  # `in` would first try it as a number: `find` takes half as long
 _ENDS = frozenset({accesslog_pb2.NotSet, accesslog_pb2.DownstreamEnd})
 
 
@@ -73,51 +80,36 @@ class AccessLogs:
 def read(logged: Any) -> Entry:
     """Translate one entry of a `logged.StreamAccessLogsMessage`. What is not there is not looked at.
 
-    Each look into a part of the message makes an object, so no part is looked into twice.
+    Each look into a part of the message makes an object, so no part is looked into twice, and of
+    parts that have few values each value is read once. 2,000 entries a second come through here.
     """
     common, response = logged.common_properties, logged.response
-    status = response.response_code.value or None
-    address = common.upstream_remote_address.socket_address
-    flags = common.response_flags if common.HasField("response_flags") else None
+    status, flags = status_of(response.response_code), flags_of(common.response_flags)
     usage, first = _measured(common.metadata.filter_metadata)
-    whole, host = _seconds(common.duration), address.address
+    arrived, whole = _seconds(common.time_to_last_rx_byte), _seconds(common.duration)
     told = whole > 0 or common.HasField("duration")
-    arrived = _seconds(common.time_to_last_rx_byte)
     return Entry(
         request_id=logged.request.request_id,
         outcome=_outcome(status, response.response_code_details, flags),
         status=status,
-        served=join_host_port(host, address.port_value) if host else "",
+        served=address_of(common.upstream_remote_address),
         response_bytes=response.response_body_bytes,
         usage=usage,
-        first_byte_seconds=None if first is None else max(first / 1000 - arrived, 0.0),
-        seconds=max(whole - arrived, 0.0) if told else None,
-        streamed=b"text/event-stream" in response.response_headers.get("content-type", b""),
+        first_byte_seconds=None if first is None else _after(arrived, first / 1000),
+        seconds=_after(arrived, whole) if told else None,
+        streamed=response.response_headers.get("content-type", b"").find(_EVENTS) >= 0,
         attempts=common.upstream_request_attempt_count or None,
-        flags="" if flags is None else ",".join(field.name for field, _ in flags.ListFields()),
+        flags=flags,
     )
 
 
-def _outcome(status: int | None, details: bytes, flags: Any) -> Outcome:
-    if status is None or (flags is not None and _left(flags)):
+def _outcome(status: int | None, details: bytes, flags: str) -> Outcome:
+    why = flags.split(",") if flags else ()
+    if status is None or (why and not _LEFT.isdisjoint(why)):
         return Outcome.ABANDONED
-    if status >= 400 or details.startswith(_BROKEN_OFF) or (flags is not None and _cut(flags)):
+    if status >= 400 or details.startswith(_BROKEN_OFF) or (why and not _CUT.isdisjoint(why)):
         return Outcome.FAILED
-    return Outcome.COMPLETED
-
-
-def _left(flags: Any) -> bool:
-    return bool(flags.downstream_connection_termination or flags.downstream_remote_reset)
-
-
-def _cut(flags: Any) -> bool:
-    return bool(
-        flags.upstream_connection_termination
-        or flags.upstream_remote_reset
-        or flags.upstream_protocol_error
-        or flags.stream_idle_timeout
-        or flags.upstream_max_stream_duration_reached
-    )
+    return _COMPLETED
 
 
 def _measured(metadata: Any) -> tuple[Usage | None, float | None]:
@@ -144,6 +136,10 @@ def _number(value: bytes | None) -> float | None:
         return None
     tag, number = _NUMBER.unpack(value)
     return number if tag == _IS_NUMBER and 0 <= number < MOST else None
+
+
+def _after(arrived: float, seconds: float) -> float:
+    return seconds - arrived if seconds > arrived else 0.0
 
 
 def _seconds(told: Any) -> float:

@@ -12,8 +12,10 @@ envoy/config/core/v3/base.proto, google/protobuf/struct.proto.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from envoy.config.core.v3 import address_pb2
@@ -24,11 +26,14 @@ from google.protobuf.descriptor_pb2 import (
     FieldDescriptorProto,
     FileDescriptorProto,
 )
+from google.protobuf.message import DecodeError
 
+from epp.model import join_host_port
+
+MOST_KNOWN = 4096  #: values of one kind, such as addresses, that are remembered
 STRANGE = "!"
 _NO_UTF8 = re.compile("[\udc80-\udcff]")
 _PACKAGE = "epp.feedback.logged"
-_OTHERS = (accesslog_pb2, address_pb2, duration_pb2, wrappers_pb2)  # that our messages refer to
 _DURATION = ".google.protobuf.Duration"
 _SCALARS = {
     "bytes": FieldDescriptorProto.TYPE_BYTES,
@@ -47,8 +52,8 @@ _MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
     },
     "AccessLogCommon": {
         "time_to_last_rx_byte": (6, _DURATION),
-        "upstream_remote_address": (13, ".envoy.config.core.v3.Address"),
-        "response_flags": (16, ".envoy.data.accesslog.v3.ResponseFlags"),
+        "upstream_remote_address": (13, "bytes"),
+        "response_flags": (16, "bytes"),
         "metadata": (17, "Metadata"),
         "duration": (23, _DURATION),
         "upstream_request_attempt_count": (24, "uint32"),
@@ -56,7 +61,7 @@ _MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
     },
     "HTTPRequestProperties": {"request_id": (9, "string")},
     "HTTPResponseProperties": {
-        "response_code": (1, ".google.protobuf.UInt32Value"),
+        "response_code": (1, "bytes"),
         "response_body_bytes": (3, "uint64"),
         "response_headers": (4, "map bytes"),
         "response_code_details": (6, "bytes"),
@@ -69,7 +74,7 @@ _MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
 
 def _build() -> Any:
     file = FileDescriptorProto(name="epp/feedback/logged.proto", syntax="proto3", package=_PACKAGE)
-    file.dependency.extend(other.DESCRIPTOR.name for other in _OTHERS)
+    file.dependency.append(duration_pb2.DESCRIPTOR.name)
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for field, (number, kind) in fields.items():
@@ -103,3 +108,30 @@ StreamAccessLogsMessage = _build()
 def as_logged(request_id: str) -> str:
     """Return an id from a header, with surrogates for what is no UTF-8, as an entry names it."""
     return request_id if request_id.isascii() else _NO_UTF8.sub(STRANGE, request_id)
+
+
+@lru_cache(MOST_KNOWN)
+def status_of(code: bytes) -> int | None:
+    """Return the status that a ``UInt32Value`` tells; None if it tells none."""
+    return _parsed(wrappers_pb2.UInt32Value, code).value or None
+
+
+@lru_cache(MOST_KNOWN)
+def address_of(address: bytes) -> str:
+    """Return an ``Address`` as ``host:port``; "" if it is none, or of another kind."""
+    place = _parsed(address_pb2.Address, address).socket_address
+    return join_host_port(place.address, place.port_value) if place.address else ""
+
+
+@lru_cache(MOST_KNOWN)
+def flags_of(flags: bytes) -> str:
+    """Return the names of the ``ResponseFlags`` that are set, with commas."""
+    told = _parsed(accesslog_pb2.ResponseFlags, flags).ListFields()
+    return ",".join(field.name for field, _ in told)
+
+
+def _parsed(kind: Any, data: bytes) -> Any:
+    """Read a part by itself: one that is none takes nothing else with it."""
+    with contextlib.suppress(DecodeError):
+        return kind.FromString(data)
+    return kind()

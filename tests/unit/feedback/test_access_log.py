@@ -209,6 +209,26 @@ def written_as(field: FieldDescriptor) -> tuple[str, ...]:
     return ("bytes" if field.type in long else "number",)
 
 
+def test_a_part_that_is_none_takes_nothing_else_with_it() -> None:
+    entry = StreamAccessLogsMessage.FromString(written(logged(429))).http_logs.log_entry[0]
+    entry.common_properties.upstream_remote_address = b"\x0a\xff"
+    entry.common_properties.response_flags = b"\xff"
+    told = access_log.read(entry)
+    assert (told.request_id, told.status, told.served, told.flags) == ("r-1", 429, "", "")
+    entry.response.response_code = b"\x08"
+    assert access_log.read(entry).status is None
+
+
+def test_what_was_read_of_one_entry_is_not_told_of_another() -> None:
+    entries = [logged(200), logged(503, flags=("upstream_remote_reset",)), logged(200)]
+    for entry, port in zip(entries, (8000, 8001, 8000), strict=True):
+        address = entry.common_properties.upstream_remote_address.socket_address
+        address.address, address.port_value = "10.0.0.1", port
+    told = [(each.status, each.served, each.flags) for each in read_all(written(*entries))]
+    first = (200, "10.0.0.1:8000", "")
+    assert told == [first, (503, "10.0.0.1:8001", "upstream_remote_reset"), first]
+
+
 # --- who sends too much ---------------------------------------------------------------------
 
 

@@ -35,10 +35,8 @@ SLOWEST = 0.25  #: of an engine's time, at least, that others' requests get
 TAUGHT = 0.999  #: weight of earlier scrapes in our share of the traffic
 _NAN = float("nan")
 MEAN = 3000.0  #: work of a request, before any was sent
-_COLUMN = 14  #: numbers of an endpoint, by name:
-(
-    WORK, BEGAN, LEAST, OPEN, FAST, RATIO, REST, SENT, OTHERS, AT, WAITING, RUNNING, KV, ROOM,
-) = range(_COLUMN)  # fmt: skip
+_COLUMN = 13  #: numbers of an endpoint, by name:
+WORK, BEGAN, LEAST, FAST, RATIO, REST, SENT, OTHERS, AT, WAITING, RUNNING, KV, ROOM = range(_COLUMN)
 _UNKNOWN = (RATIO, OTHERS, WAITING, RUNNING, KV)  #: NaN until told
 
 
@@ -49,7 +47,6 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
     whole: bool  #: nothing is NaN
     queue: Numbers  #: work to be computed before one more request
     own: Numbers  #: that of our own requests; never NaN
-    open: Numbers  #: our own requests that have not ended; never NaN
     per_token: Numbers  #: seconds for one token of work; NaN before its first answer
     rest: Numbers  #: seconds that no work accounts for, more than on average
     waiting: Numbers  #: requests that wait, by the last scrape, and sent since
@@ -97,14 +94,14 @@ class Queues:
         self._write_all()
         facts = self._facts[:, self._places]
         (
-            work, began, least, opened, fast, ratio, rest, sent, others, at, waiting, running, kv, room,
+            work, began, least, fast, ratio, rest, sent, others, at, waiting, running, kv, room,
         ) = facts  # fmt: skip
         rate = fast * (1.0 / per_token)
         own = np.maximum(work - (now - began) * rate, work * least)
         others = others - (now - at) * rate * self._theirs
         return Seen(
-            self._ids, not self._unknown, own + np.maximum(others, 0.0), own, opened,
-            ratio * per_token, rest, waiting, running, kv, sent, room,
+            self._ids, not self._unknown, own + np.maximum(others, 0.0), own, ratio * per_token,
+            rest, waiting, running, kv, sent, room,
         )  # fmt: skip
 
     def backlog(self, endpoint_id: EndpointId, now: float) -> Backlog:
@@ -144,7 +141,6 @@ class Queues:
         self._facts[FAST, row.place] = 1.0 / ratio
         self._facts[REST, row.place] = rest
         self._doubt(row)
-        self._note(row)  # one of ours has ended
 
     def forget(self, endpoint_id: EndpointId) -> None:
         """Drop all that is known of an endpoint."""
@@ -256,7 +252,6 @@ class Queues:
         facts[WORK, place] = row.backlog.work
         facts[BEGAN, place] = row.backlog.began
         facts[LEAST, place] = _least(row)
-        facts[OPEN, place] = row.counts.requests
         facts[SENT, place] += row.prompts
         facts[WAITING, place] += row.came
         row.prompts = row.came = 0.0

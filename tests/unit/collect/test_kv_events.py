@@ -162,7 +162,7 @@ def test_a_salt_that_is_none_is_no_salt(odd: dict[str, object]):
     [
         (None, Tier.GPU), ("GPU", Tier.GPU), ("gpu", Tier.GPU), ("NPU", Tier.GPU),
         ("CPU", Tier.CPU), ("CPU_PINNED", Tier.CPU), ("STORAGE", Tier.DISK), ("DISK", Tier.DISK),
-        ("SHARED", Tier.SHARED), ("somewhere", Tier.DISK), (3, Tier.DISK),
+        ("SHARED", Tier.SHARED), ("EXTERNAL", Tier.SHARED), ("somewhere", Tier.DISK), (3, Tier.DISK),
     ],
 )  # fmt: skip
 def test_a_medium_is_a_tier(medium: object, tier: Tier):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from epp.collect.parse.kv_events import parse
 from epp.model import EndpointId
 from epp.prefix.exact.events import Cleared, Removed, Stored, Tier
 from epp.prefix.exact.index import FEW, ExactIndex
@@ -164,6 +166,25 @@ def test_tiers_extend_the_match_and_are_told():
     assert known.lower == {A: (2, 0, 2, 0, 0)}
     of.apply(A, [Removed((33,), Tier.CPU)])
     assert held(of, prompt(0, 64)) == {A: 2}
+
+
+def test_what_lies_outside_the_pod_counts_until_it_is_removed_there_or_all_is_cleared():
+    """vLLM names a storage that is remote, and no tokens; SGLang names it external, with tokens."""
+    remote = {"medium": "STORAGE", "locality": "REMOTE"}
+    placed = {"type": "BlockStored", "block_hashes": [1, 17], "parent_block_hash": None,
+              "token_ids": [], "block_size": 0, **remote}  # fmt: skip
+    external = ["BlockStored", [33], 17, list(range(32, 48)), 16, None, "EXTERNAL"]
+    events = parse(msgspec.msgpack.encode([1.0, [placed, external], 0])).events
+    of = index(A, B)
+    of.apply(A, [stored(0, 2), *events, Removed((1, 17), Tier.CPU)])
+    assert of.look_up(prompt(0, 48)).lower == {A: (2, 0, 0, 0, 1)}
+    of.apply(A, [Removed((1, 17))])
+    assert of.look_up(prompt(0, 48)).lower == {A: (0, 0, 0, 0, 3)}  # nobody told that B reads it
+    gone = {"type": "BlockRemoved", "block_hashes": [17], **remote}
+    of.apply(A, parse(msgspec.msgpack.encode([1.0, [gone], 0])).events)
+    assert held(of, prompt(0, 48)) == {A: 1}
+    of.apply(A, [Cleared()])
+    assert held(of, prompt(0, 48)) == {}
 
 
 def test_a_tier_of_larger_blocks_holds_all_their_parts():

@@ -22,9 +22,22 @@ IGNORED = {
     "enable-p2p-pull": "only the offloading connector has it",
     "max-idle-conns-per-host": "idle connections are closed after 3 s",
     "tracing": "spans are the picker's and the engine's",
-    "moriio-*": "MoRI-IO is not spoken",
-}
-"""Flags of the Go sidecar that change nothing here, and why."""
+    "enable-speculative-prefill": "a next turn is not computed before it is asked for",
+    "tls-min-version": "TLS 1.2 at least",
+    "tls-cipher-suites": "those of OpenSSL's default",
+    "metrics-cert-dir": "metrics are told in the clear",
+    **{
+        f"moriio-{name}": "MoRI-IO is not spoken"
+        for name in (
+            "write-mode", "parallel-dispatch", "parallel-decode-wait-timeout", "local-pod-ip",
+            "decode-notify-port", "decode-handshake-port", "prefill-notify-port",
+            "prefill-handshake-port", "tp-size", "dp-size", "dp-size-local", "remote-hosts",
+            "decode-hosts",
+        )
+    },
+}  # fmt: skip
+"""Flags of the Go sidecar that change nothing here, and why. **Source:** llm-d-router,
+pkg/sidecar/proxy/options.go."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ignored = parser.add_argument_group("accepted, and ignored with a warning")
     for flag, why in IGNORED.items():
-        if not flag.endswith("*"):
-            ignored.add_argument(f"--{flag}", nargs="?", const="true", help=why)
+        ignored.add_argument(f"--{flag}", nargs="?", const="true", help=why)
 
 
 def options_of(parsed: argparse.Namespace) -> SidecarOptions:
@@ -143,7 +155,7 @@ _GROUPS: Mapping[str, Flags] = {
         "kubeconfig": (str, "by default the service account"),
     },
     "TLS": {
-        "secure-proxy": (truth, "TLS on our port; self-signed without --cert-path"),
+        "secure-proxy,secure-serving": (truth, "TLS on our port; self-signed without --cert-path"),
         "cert-path": (str, "folder with tls.crt and tls.key, read again when they change"),
         "enable-tls": (words, "of prefiller, decoder: those that are asked over TLS"),
         "tls-insecure-skip-verify": (words, "of these, whose certificates are not verified"),

@@ -71,6 +71,24 @@ def test_flags_that_change_nothing_are_taken_and_said() -> None:
     ]  # fmt: skip
 
 
+def test_mori_io_is_not_spoken_and_its_flags_stop_nobody_from_starting() -> None:
+    given = ["--moriio-write-mode", "--moriio-local-pod-ip=10.0.0.1", "--moriio-tp-size", "8"]
+    said = warnings(parsed(*given, "--moriio-remote-hosts=a,b"))
+    assert [text.split(" is ignored: ") for text in said] == [
+        [flag, "MoRI-IO is not spoken"]
+        for flag in (
+            "--moriio-write-mode", "--moriio-local-pod-ip", "--moriio-tp-size",
+            "--moriio-remote-hosts",
+        )
+    ]  # fmt: skip
+    assert options("--configuration={moriio-write-mode: true, port: 9}").port == 9
+
+
+def test_tls_has_the_name_that_the_go_sidecar_gave_it_later() -> None:
+    assert options("--secure-serving=false").secure_proxy is False
+    assert options("--configuration={secureServing: false}").secure_proxy is False
+
+
 def test_a_flag_wins_over_the_configuration_and_that_over_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

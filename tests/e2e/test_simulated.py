@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -27,18 +28,29 @@ MODEL = "m"
 BLOCK = 64
 ENGINES = 3
 PROFILE, SPEED = "qwen3-32b-h200-tp2", 0.25  #: so slow that a busy machine is not what is measured
+SEEDS = (1, 2, 3)
+NEAR = 0.15
+TRIES = 2  #: of the real side: once more if something else held up the machine
 
 
 def trace() -> Trace:
-    """Twelve conversations of four turns: a first prompt of 2,048 tokens, and 512 more a turn."""
-    records = [
-        Record(
-            at=0.5 * talk + 3.0 * turn, input_tokens=BLOCK * (32 + 8 * turn), output_tokens=4,
-            runs=((1000 * (talk + 1), 32 + 8 * turn),), session=str(talk),
-            think=1.5 if turn else None,
-        )
-        for talk in range(12) for turn in range(4)
-    ]  # fmt: skip
+    """Twenty-four conversations of three turns: first prompts of 1,024 to 2,496 tokens, then more.
+
+    Engines are idle for half of the time: where they queue for long, which conversation met which
+    decides, and percentiles of so few requests differ by a quarter between seeds.
+    """
+    records = []
+    for talk in range(24):
+        blocks = 16 + talk * 11 % 24
+        for turn in range(3):
+            blocks += 4 + (5 * talk + 3 * turn) % 9 if turn else 0
+            records.append(
+                Record(
+                    at=0.6 * talk + 3.0 * turn, input_tokens=BLOCK * blocks, output_tokens=4,
+                    runs=((1000 * (talk + 1), blocks),), session=str(talk),
+                    think=1.5 if turn else None,
+                )
+            )  # fmt: skip
     return Trace(tuple(sorted(records, key=lambda record: record.at)), BLOCK)
 
 
@@ -60,19 +72,37 @@ async def lived(played: Trace, folder: Path) -> list[Sent]:
     return sent
 
 
-def simulated(played: Trace) -> list[float]:
+def real(played: Trace, folder: Path) -> tuple[float, float]:
+    sent = asyncio.run(asyncio.wait_for(lived(played, folder), 180.0))
+    assert [each.answer.error for each in sent] == [""] * len(played.records)
+    waits = [each.answer.ttft for each in sent if each.answer.ttft is not None]
+    assert len(waits) == len(played.records)
+    return percentile(waits, 50), percentile(waits, 90)
+
+
+def simulated(played: Trace) -> tuple[float, float]:
+    """Return p50 and p90, means over the seeds."""
     pods = Pods(count=ENGINES, profile=PROFILE, speed=SPEED)
     scenario = Scenario(fleet=(pods,), traffic=Traffic(files=("-",)))
-    stories = run(scenario, demand=demand_from(played, scenario.traffic, 1), seed=1).stories
-    return [story.ttft for story in stories if story.ttft is not None]
+    found = []
+    for seed in SEEDS:
+        stories = run(
+            scenario, demand=demand_from(played, scenario.traffic, seed), seed=seed
+        ).stories
+        waits = [story.ttft for story in stories if story.ttft is not None]
+        assert len(waits) == len(played.records)
+        found.append((percentile(waits, 50), percentile(waits, 90)))
+    return fmean(p50 for p50, _ in found), fmean(p90 for _, p90 in found)
 
 
 def test_a_trace_waits_in_the_simulator_as_long_as_behind_a_real_envoy(tmp_path: Path) -> None:
     played = trace()
-    sent = asyncio.run(asyncio.wait_for(lived(played, tmp_path), 180.0))
-    assert [each.answer.error for each in sent] == [""] * 48
-    real = [each.answer.ttft for each in sent if each.answer.ttft is not None]
-    made = simulated(played)
-    assert len(made) == len(real) == 48
-    for percent in (50, 90):
-        assert percentile(made, percent) == pytest.approx(percentile(real, percent), rel=0.4)
+    made = pytest.approx(simulated(played), rel=NEAR)
+    measured = []
+    for number in range(TRIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        measured.append(real(played, folder))
+        if measured[-1] == made:
+            return
+    pytest.fail(f"p50 and p90 of TTFT: simulated {made}, measured {measured}")

@@ -126,7 +126,7 @@ class PrecisePrefixCacheProducer:
                 self.ranks.begin(pick.endpoints[0].id, rank)
             for endpoint in filter(None, (pick.endpoints[0], pick.prefill)):
                 self._expect(request, endpoint, match.known, rank=rank)
-            engine = self._witness(request, pick)
+            engine = self._witness(request, pick, match.known)
             if engine is not None:
                 engine.audit.picked(self._claim(request, match.known, engine))
         self._picks.picked(_believed(request, self._name), pick)
@@ -145,7 +145,7 @@ class PrecisePrefixCacheProducer:
             self.index.answered(each.id, request.id, rank=sent)
         moved = bool(ending.served) and ending.served != pick.endpoints[0].address
         computed = not moved and ending.outcome is Outcome.COMPLETED
-        engine = self._witness(request, pick)
+        engine = self._witness(request, pick, match.known)
         if engine is not None:
             made = self._claim(request, match.known, engine)
             self._compare(made, engine, ending if computed else None)
@@ -256,15 +256,19 @@ class PrecisePrefixCacheProducer:
             held=held, request=request.id,
         )  # fmt: skip
 
-    def _witness(self, request: InferenceRequest, pick: Pick) -> Engine | None:
+    def _witness(self, request: InferenceRequest, pick: Pick, known: Known) -> Engine | None:
         """Return the engine whose own count can be compared; None if it counts something else.
 
         A decoding engine's cache is filled by the prefill's; of several prompts only the first is
-        known; and which of several ranks answers is the pod's own choice.
+        known; and which of several ranks answers is the pod's own choice, unless we named the one
+        that is known best.
         """
-        tokens, ranks = request.tokens, self.engines.of(pick.endpoints[0].id)
+        target, tokens = pick.endpoints[0].id, request.tokens
         if pick.prefill is not None or tokens is None or len(tokens.ids) != 4 * tokens.count:
             return None
+        ranks, rank = self.engines.of(target), rank_of(pick)
+        if rank is not None and rank == known.ranks.get(target, 0):
+            return self.engines.get(target, rank)
         return ranks[0] if len(ranks) == 1 else None
 
     def _claim(self, request: InferenceRequest, known: Known, engine: Engine) -> Claim:

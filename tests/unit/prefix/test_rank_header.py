@@ -12,8 +12,9 @@ from epp.clock import ManualClock
 from epp.collect.kv.feed import Feed
 from epp.collect.parse.kv_messages import END, Message
 from epp.ledger import Ledger
-from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Outcome, Pick, Tokens
+from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Outcome, Pick, Tokens, Usage
 from epp.plugin import RequestHeaderAdder, Tools
+from epp.prefix.feed.trust import Level, Trust
 from epp.prefix.precise import PrecisePrefixCacheProducer
 from tests.support.kv import packed
 
@@ -121,6 +122,25 @@ def test_what_a_request_will_bring_is_expected_of_the_rank_that_it_is_sent_to() 
     assert dict(match.held) == {A.id: 10}
     assert case.rank() == "1"  # what is expected only is no reason to go there
     case.made.ended(request, sent, Ending(Outcome.COMPLETED, 101.0))
+
+
+def test_answers_of_a_rank_that_was_named_are_held_against_what_it_told() -> None:
+    case = Case()
+    case.tell(A, r0=0, r1=5)
+    for cached in (0, 0, 0):
+        request = case.ask()
+        sent = Pick((A,), headers=dict(case.made.request_headers(request, Pick((A,)))))
+        case.made.picked(request, sent)
+        usage = Usage(prompt_tokens=160, cached_tokens=cached)
+        case.made.ended(request, sent, Ending(Outcome.COMPLETED, 101.0, usage=usage))
+    assert case.made.trust(A.id, 1) == Trust(Level.PREDICTED, "overestimated")
+    assert case.made.trust(A.id, 0).level is Level.EXACT
+    unnamed = Pick((A,))
+    for request in (case.ask(), case.ask(), case.ask()):
+        case.made.picked(request, unnamed)
+        usage = Usage(prompt_tokens=160, cached_tokens=0)  # of whatever rank
+        case.made.ended(request, unnamed, Ending(Outcome.COMPLETED, 101.0, usage=usage))
+    assert case.made.trust(A.id, 0).level is Level.EXACT
 
 
 def test_requests_under_way_fill_a_rank_until_they_are_over() -> None:

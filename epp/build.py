@@ -164,7 +164,7 @@ class _Builder:
                 raise ConfigError(said)
             self._warnings.append(said)
         self._specs[spec.ref] = spec
-        self._params[spec.ref] = _convert(spec.parameters or {}, class_.Params, where)
+        self._params[spec.ref] = _convert(spec, class_.Params, where)
 
     def _build(self, name: str, building: list[str]) -> None:
         if name in self._plugins:
@@ -395,12 +395,13 @@ def _needs_tokens(enricher: Any) -> bool:
     return not getattr(enricher, "tells_tokens", False)
 
 
-def _convert(parameters: Mapping[str, Any], params: Any, where: str) -> Any:
-    """Decode a plugin's parameters strictly; errors carry the whole path."""
+def _convert(spec: PluginSpec, params: Any, where: str) -> Any:
+    """Decode a plugin's parameters strictly; errors carry its name and the whole path."""
     try:
-        return msgspec.convert(parameters, params, strict=True)
+        return msgspec.convert(spec.parameters or {}, params, strict=True)
     except msgspec.ValidationError as error:
-        raise ConfigError(with_hint(str(error), params, where=f"{where}.parameters")) from error
+        said = with_hint(str(error), params, where=f"{where}.parameters")
+        raise ConfigError(f"plugin {spec.ref!r}: {said}") from error
 
 
 Kinds = Callable[[str], frozenset[str]]

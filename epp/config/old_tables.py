@@ -53,7 +53,11 @@ MOVED: Mapping[str, Mapping[str, str]] = {
         "prefillDeciderPluginName": "deciders.prefill",
         "encodeDeciderPluginName": "deciders.encode",
     },
-    PRECISE: {"tokenProcessorConfig.blockSize": "tokenProcessorConfig.blockSizeTokens"},
+    PRECISE: {
+        "tokenProcessorConfig.blockSize": "tokenProcessorConfig.blockSizeTokens",
+        "indexerConfig.speculativeIndexing": "speculativeIndexing",
+        "indexerConfig.tokenizersPoolConfig": "tokenizersPoolConfig",
+    },
 }
 """By type: where a parameter's value belongs today."""
 

@@ -149,14 +149,15 @@ def test_a_plugin_is_given_the_instances_it_refers_to_though_they_come_later(
         pytest.param(
             "plugins: [{type: core-metrics-extractor, parameters: "
             "{engineConfigs: [{name: a, queuedRequestSpec: q}]}}]",
-            "Object contains unknown field `queuedRequestSpec`, did you mean "
+            "plugin 'core-metrics-extractor': Object contains unknown field `queuedRequestSpec`, "
+            "did you mean "
             "`queuedRequestsSpec`? - at `$.plugins[0].parameters.engineConfigs[0]`",
             id="misspelt in a list",
         ),
         pytest.param(
             "plugins: [{type: disagg-profile-handler, parameters: {profiles: {decod: x}}}]\n"
             "schedulingProfiles: [{name: decode}]",
-            "Object contains unknown field `decod`, did you mean `decode`? - at "
+            "plugin 'disagg-profile-handler': Object contains unknown field `decod`, did you mean `decode`? - at "
             "`$.plugins[0].parameters.profiles`",
             id="misspelt in a block",
         ),
@@ -185,18 +186,19 @@ def test_a_plugin_is_given_the_instances_it_refers_to_though_they_come_later(
         ),
         pytest.param(
             "plugins: [{type: queue-scorer, parameters: {x: 1}}]",
-            "Object contains unknown field `x` - at `$.plugins[0].parameters`",
+            "plugin 'queue-scorer': Object contains unknown field `x` - at `$.plugins[0].parameters`",
             id="unknown parameter",
         ),
         pytest.param(
             "plugins: [{type: approx-prefix-cache-producer, parameters: {blockSizeToken: 5}}]",
-            "Object contains unknown field `blockSizeToken`, did you mean `blockSizeTokens`? - at "
-            "`$.plugins[0].parameters`",
+            "plugin 'approx-prefix-cache-producer': Object contains unknown field "
+            "`blockSizeToken`, did you mean `blockSizeTokens`? - at `$.plugins[0].parameters`",
             id="misspelt parameter",
         ),
         pytest.param(
             "plugins: [{type: approx-prefix-cache-producer, parameters: {blockSizeTokens: no}}]",
-            "Expected `int`, got `bool` - at `$.plugins[0].parameters.blockSizeTokens`",
+            "plugin 'approx-prefix-cache-producer': Expected `int`, got `bool` - at "
+            "`$.plugins[0].parameters.blockSizeTokens`",
             id="wrong type of a parameter",
         ),
         pytest.param(

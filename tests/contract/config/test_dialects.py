@@ -65,6 +65,14 @@ def test_index_and_scorer_in_one_are_read_as_two() -> None:
                 "type predicted-latency-scorer is read as latency-scorer",
             ],
         ),
+        (
+            "llm-d-0.6-precise-tokenizers",
+            [
+                "plugin 'precise-prefix-cache-producer': tokenizersPoolConfig is refused: use a",
+                "indexerConfig.speculativeIndexing is read as speculativeIndexing",
+                "indexerConfig.tokenizersPoolConfig is read as tokenizersPoolConfig",
+            ],
+        ),
     ],
 )
 def test_what_is_not_supported_is_refused_in_old_and_new_words(name: str, said: list[str]) -> None:

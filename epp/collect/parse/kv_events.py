@@ -14,6 +14,7 @@ What differs between the engines:
 * SGLang sends arrays of the first five or six fields, later maps, one page each, hashes as signed
   numbers, and with speculative decoding pairs of tokens, of which the first counts. A cache salt has
   a field of its own, or comes in a map beside the others: in arrays it is where an adapter's name would be.
+  Where it tells blocks of windows and state spaces apart (``component_type``), these are groups.
 
 **Source:** ``vllm/distributed/kv_events.py`` of vLLM 0.11 to 0.32 and
 ``sglang/srt/disaggregation/kv_events.py``.
@@ -43,6 +44,9 @@ _TIERS = {
     Tier.SHARED: ("shared", "remote", "external", "object", "p2p"),
 }
 _TIER_OF = {medium: tier for tier, media in _TIERS.items() for medium in media}
+
+_COMPONENTS = {"full": (0, "full_attention"), "swa": (1, "sliding_window"), "mamba": (2, "mamba")}
+"""Groups and kinds of what SGLang tells apart, if it is asked to."""
 
 MAX_BLOCK_TOKENS = 65_536  #: more is not a block
 _PACKED_TOKENS = 4096  #: formats of shorter lists are kept
@@ -138,10 +142,9 @@ def _stored(fields: Mapping[str, Any]) -> Stored:
     if isinstance(keys, list) and any(keys):
         own, media = _extras(keys, adapter, size, at_start=parent is None)
         salt = own or salt
-    kind = fields.get("kv_cache_spec_kind")
     return Stored(
         hashes, None if parent is None else _hash(parent), tokens, size, _tier(fields), adapter,
-        salt, media, _group(fields), kind if isinstance(kind, str) else "",
+        salt, media, _group(fields), _kind(fields),
     )  # fmt: skip
 
 
@@ -190,8 +193,18 @@ def _tier(fields: Mapping[str, Any]) -> Tier:
 
 
 def _group(fields: Mapping[str, Any]) -> int:
-    group = fields.get("group_idx")
+    group, component = fields.get("group_idx"), fields.get("component_type")
+    if isinstance(component, str) and group is None:
+        return _COMPONENTS.get(component, (len(_COMPONENTS), ""))[0]
     return group if isinstance(group, int) else 0
+
+
+def _kind(fields: Mapping[str, Any]) -> str:
+    """Say what attention the blocks are of; "" if that is not told."""
+    kind, component = fields.get("kv_cache_spec_kind"), fields.get("component_type")
+    if isinstance(component, str) and kind is None:
+        return _COMPONENTS.get(component, (0, component))[1]
+    return kind if isinstance(kind, str) else ""
 
 
 def _adapter(fields: Mapping[str, Any]) -> str:

@@ -149,6 +149,22 @@ def test_sglang_tells_a_salt_in_fields_of_its_own(told: dict[str, object], paren
     assert batch(["BlockStored", *fields.values(), {"cache_salt": "tenant"}]).events == wanted
 
 
+def test_of_sglangs_components_only_full_attention_counts_and_each_is_a_group():
+    """With ``--enable-kv-events-component-types``; a checkpoint of a state space is one late page."""
+    page = {"block_hashes": [5], "parent_block_hash": None, "token_ids": [*range(16)],
+            "block_size": 16, "lora_id": None}  # fmt: skip
+    state = {**page, "block_hashes": [6], "token_ids": [*range(16, 32)], "component_type": "mamba"}
+    of = index()
+    told = [{**page, "component_type": "full"}, {**page, "component_type": "swa"}, state]
+    of.apply(A, batch(*({"type": "BlockStored", **each} for each in told)).events)
+    assert (held(of, prompt(0, 16)), held(of, prompt(16, 16))) == ({A: 1}, {})
+    gone = {"type": "BlockRemoved", "block_hashes": [5], "medium": "GPU"}
+    of.apply(A, batch({**gone, "component_type": "swa"}).events)
+    assert held(of, prompt(0, 16)) == {A: 1}
+    of.apply(A, batch({**gone, "component_type": "full"}).events)
+    assert held(of, prompt(0, 16)) == {}
+
+
 @pytest.mark.parametrize("odd", [{"metadata": 7}, {"metadata": {}}, {"cache_salt": 7}])
 def test_a_salt_that_is_none_is_no_salt(odd: dict[str, object]):
     event = {"block_hashes": [5], "parent_block_hash": None, "token_ids": [7], "block_size": 1}

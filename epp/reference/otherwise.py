@@ -99,6 +99,12 @@ OTHERWISE = (
         "contract/test_formulas.py::test_probabilistic_admitter_drops_by_the_fifth_power",
     ),
     Otherwise(
+        "A client's `x-data-parallel-rank` reaches the engine; of ranks behind one port the engine "
+        "chooses one by load.",
+        "The client's is removed, and the rank that holds most of the prompt is named.",
+        "unit/prefix/test_rank_header.py::test_the_rank_that_told_most_of_the_prompt_is_named",
+    ),
+    Otherwise(
         "A header that names no profile is answered 429, as if to try again.",
         "It is answered 400.",
         "unit/schedule/test_handlers.py::test_header_handler_answers_400_to_an_unknown_profile",

@@ -436,6 +436,7 @@ EVIL = {
     "X-Prefiller-Host-Port": "169.254.169.254:80",
     "x-prefiller-url": "http://169.254.169.254",
     "x-data-parallel-host-port": "169.254.169.254:80",
+    "x-data-parallel-rank": "7",
     "x-encoder-hosts-ports": "169.254.169.254:80",
     "x-gateway-destination-endpoint-served": "169.254.169.254:80",
 }

@@ -60,6 +60,8 @@ def read_trace(paths: Sequence[str], reading: Reading | None = None) -> Trace:
         TraceError: a line cannot be read, or nothing can.
     """
     reading = reading or Reading()
+    if reading.format not in ("auto", *READERS):
+        raise TraceError(f"format {reading.format!r} is none of auto, {', '.join(READERS)}")
     records: list[Record] = []
     bad: list[Bad] = []
     sizes: set[int] = set()

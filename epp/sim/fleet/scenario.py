@@ -15,8 +15,8 @@ from epp.errors import ConfigError
 from epp.schedule.topology import Level
 
 Positive = Annotated[int, Meta(gt=0)]
-Seconds = Annotated[float, Meta(ge=0)]
-AboveZero = Annotated[float, Meta(gt=0)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+AboveZero = Annotated[float, Meta(gt=0, le=1e15)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -38,7 +38,7 @@ class Pods(_Part, frozen=True):
 
     count: Positive = 1
     profile: str = "llama-3.1-8b-h100"  #: of model and GPU, see `epp engine --help`
-    speed: AboveZero = 1.0  #: times as fast as the profile
+    speed: Annotated[float, Meta(gt=0, le=1e6)] = 1.0  #: times as fast as the profile
     correction: Correction | None = None
     """None: 1.2, 1.2 and 1 ms on one GPU or 4 ms on several, as published servers are."""
     kv_tokens: Positive | None = None  #: that the KV cache holds; None: as the profile says
@@ -104,7 +104,9 @@ class Traffic(_Part, frozen=True):
     format: str = "auto"
     preset: str = ""  #: of `epp traffic synth`
     model: str = ""  #: file of a model, as `epp traffic fit` writes
-    seconds: AboveZero = 600.0  #: of traffic that is made; of traces, those of all that is there
+    seconds: Annotated[float, Meta(gt=0, le=1e9)] = (
+        600.0  #: of traffic that is made; of traces, those of all that is there
+    )
     rate: AboveZero = 1.0  #: times as many conversations a second
     think_rate: AboveZero = 1.0  #: think times are so many times shorter
     requests: Annotated[int, Meta(ge=0)] = 0  #: at most; 0: all

@@ -30,7 +30,7 @@ def _run(verbs: Any) -> None:
         help="instead of the scenario's; again for several, side by side",
     )  # fmt: skip
     run.add_argument("--seed", type=int, default=None, help="instead of the scenario's")
-    run.add_argument("--seeds", type=int, default=None, help="runs, instead of the scenario's")
+    run.add_argument("--seeds", type=positive, default=None, help="runs, instead of the scenario's")
     run.add_argument(
         "--compare", default="", metavar="OTHER.yaml",
         help="run a second scenario with the same seeds, and tell the differences with intervals",

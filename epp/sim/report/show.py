@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
 from epp.errors import ConfigError
+from epp.sim.baselines.catalog import policy_of
 from epp.sim.demand.traffic import Demand, demand_of
 from epp.sim.fleet.run import run
 from epp.sim.fleet.scenario import Scenario, read_scenario
@@ -47,6 +49,7 @@ def run_and_show(parsed: argparse.Namespace) -> int:
             _asked(parsed, parsed.compare), seed=first.seed, seeds=first.seeds
         )
         cases.append((other.policy, other))
+    _check(parsed, [policy for policy, _ in cases])
     runs = simulated(cases)
     grouped = [runs[i :: len(cases)] for i in range(len(cases))]
     differences = _difference(grouped) if parsed.compare else []
@@ -84,6 +87,20 @@ def _one(scenario: Scenario, demand: Demand, progress: Progress) -> Run:
     progress.remove_task(task)
     summary = summarize(outcome, scenario.goals, scenario.warm_up_seconds)
     return Run(scenario, summary, outcome)
+
+
+def _check(parsed: argparse.Namespace, policies: Sequence[str]) -> None:
+    """Refuse before the first run what would fail after it.
+
+    Raises:
+        ConfigError: there is no such policy or folder.
+    """
+    for policy in policies:
+        policy_of(policy)
+    for name in ("json", "html"):
+        path = Path(getattr(parsed, name))
+        if not path.parent.is_dir():
+            raise ConfigError(f"--{name} {path}: there is no folder {path.parent}")
 
 
 def _asked(parsed: argparse.Namespace, path: str) -> Scenario:
@@ -134,9 +151,13 @@ def _write(
         pairs = [(each.summary, each.outcome) for each in runs]
         page = page_of(pairs, differences)
         Path(parsed.html).write_text(page, encoding="utf-8")
+    written: Counter[str] = Counter()
     for each in runs if parsed.benchmark_report else ():
         folder = Path(parsed.benchmark_report)
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"{Path(each.summary.policy).stem}-seed-{each.summary.seed}.yaml"
+        name = f"{Path(each.summary.policy).stem}-seed-{each.summary.seed}"
+        written[name] += 1
+        if written[name] > 1:  # of another scenario
+            name += f"-{written[name]}"
         text = yaml_of(report_of(each.scenario, each.summary, each.outcome))
-        (folder / name).write_text(text, encoding="utf-8")
+        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")

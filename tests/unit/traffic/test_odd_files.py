@@ -133,3 +133,8 @@ def test_a_pause_of_years_costs_inference_perf_s_configuration_nothing() -> None
     records = tuple(Record(at=at, input_tokens=5, output_tokens=1) for at in (0.0, 1e13))
     text = inference_perf.write(Trace(records, 512))
     assert text.count("rate: 0.0167") == 2
+
+
+def test_a_format_that_there_is_not_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="format 'moon' is none of auto, mooncake"):
+        read(tmp_path, LINE, format="moon")

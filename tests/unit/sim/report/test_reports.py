@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -99,3 +100,33 @@ def test_a_policy_that_nobody_knows_is_named(tmp_path: Path, capsys):
     path.write_text(SCENARIO)
     assert cli.main(["sim", "run", str(path), "--policy", "lmetrik"]) != 0
     assert "did you mean 'lmetric'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--json", "/nowhere/f.json"], "--json /nowhere/f.json: there is no folder /nowhere"),
+        (["--html", "/nowhere/p.html"], "--html /nowhere/p.html: there is no folder /nowhere"),
+        (["--policy", "round-robin", "--policy", "lmetrik"], "policy 'lmetrik'"),
+        (["--seeds", "0"], "--seeds"),
+    ],
+)
+def test_what_would_fail_after_the_runs_is_refused_before_them(
+    flags: list[str], said: str, tmp_path: Path, capsys
+):
+    path = tmp_path / "one.yaml"
+    path.write_text(SCENARIO)
+    with contextlib.suppress(SystemExit):
+        assert cli.main(["sim", "run", str(path), *flags]) != 0
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert not shown.out  # no table: nothing was simulated
+
+
+def test_reports_of_two_scenarios_with_one_policy_do_not_overwrite_each_other(tmp_path: Path):
+    one, folder = tmp_path / "one.yaml", tmp_path / "reports"
+    one.write_text(SCENARIO)
+    arguments = ["sim", "run", str(one), "--compare", str(one), "--benchmark-report", str(folder)]
+    assert cli.main(arguments) == 0
+    reports = sorted(each.name for each in folder.iterdir())
+    assert reports == ["round-robin-seed-1-2.yaml", "round-robin-seed-1.yaml"]

@@ -94,7 +94,8 @@ def ask(admin: Admin, path: str, *, seconds: float) -> bytes:
     except urllib.error.HTTPError as error:
         raise Refused(_words(admin, error), error.code) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ConfigError(f"cannot ask {admin.url}: {error}") from error
+        why = getattr(error, "reason", error)  # `URLError` wraps what happened
+        raise ConfigError(f"cannot ask {admin.url}: {why}") from error
 
 
 def _url(text: str) -> str:

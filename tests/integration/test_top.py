@@ -116,7 +116,7 @@ def test_an_answer_that_is_not_a_pickers_ends_it_with_one_line(
 @pytest.mark.parametrize(
     ("admin", "said"),
     [
-        ("127.0.0.1:1", "cannot ask http://127.0.0.1:1: "),
+        ("127.0.0.1:1", "cannot ask http://127.0.0.1:1: [Errno 111] Connection refused"),
         ("file:///etc", "'file:///etc' is no http:// or https:// address"),
         ("http://", "is no http"),
         ("http://host:port", "is no http"),

@@ -99,6 +99,10 @@ class Sidecar:
             if passed >= min(LINGER, self._options.drain_timeout) and not self.proxy.in_flight:
                 break
             await asyncio.sleep(LOOK_SECONDS)
+        await self.close()
+
+    async def close(self) -> None:
+        """Close at once what was opened."""
         await self._open.aclose()
 
     async def _follow(self, origin: Origin) -> None:
@@ -192,7 +196,11 @@ def run(options: SidecarOptions, warnings: Sequence[str] = ()) -> int:
 
 async def _serve(sidecar: Sidecar, options: SidecarOptions) -> None:
     told = stopping()
-    await sidecar.start()
+    try:
+        await sidecar.start()
+    except OSError:
+        await sidecar.close()
+        raise
     scheme = "https" if options.secure_proxy else "http"
     sys.stdout.write(f"listening on {scheme}://{join_host_port(options.host, sidecar.ports[0])}\n")
     sys.stdout.flush()

@@ -8,6 +8,7 @@ import json
 import signal
 import socket
 import ssl
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,19 @@ def test_the_pods_of_a_pool_may_be_asked_as_long_as_they_are_its_pods(tmp_path: 
             assert {each.path for each in kube.requests} <= {POOLS, PODS}
 
     with_sidecar(use)
+
+
+def test_a_port_that_is_taken_is_said_in_one_line_and_nothing_stays_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        flags = ("--host=127.0.0.1", f"--port={port}", "--metrics-port=0", "--secure-proxy=false")
+        ended = subprocess.run(
+            epp("sidecar", *flags), capture_output=True, text=True, timeout=30, check=False
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("epp sidecar: ")
+    assert port in ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_a_certificate_that_is_not_there_is_said_at_the_start(tmp_path: Path) -> None:

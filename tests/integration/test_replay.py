@@ -105,6 +105,7 @@ def test_the_command_shows_a_table_and_writes_what_came(
     assert asyncio.run(asyncio.wait_for(step(), 60.0)) == (0, 1)
     said = capsys.readouterr().err
     assert all(word in said for word in ("chat", "desk", "total", "TTFT"))
+    assert "errors: 2 x HTTP 404" in said
     replayed = read_trace([out]).records
     assert len(replayed) == 8
     assert all(record.ttft and record.duration for record in replayed)

@@ -72,7 +72,7 @@ async def ask(http: aiohttp.ClientSession, target: Target, body: Mapping[str, An
                 return Answer(duration=time.monotonic() - began, error=f"HTTP {response.status}")
             return await _read(response, began)
     except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as error:
-        return Answer(duration=time.monotonic() - began, error=type(error).__name__)
+        return Answer(duration=time.monotonic() - began, error=str(error) or type(error).__name__)
 
 
 async def _read(response: aiohttp.ClientResponse, began: float) -> Answer:

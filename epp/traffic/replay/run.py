@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console, Group
@@ -44,6 +45,8 @@ def run(parsed: argparse.Namespace, trace: Trace) -> int:
     except KeyboardInterrupt:
         console.print("stopped; what was answered counts")
     console.print(table(sent))
+    if why := reasons(sent):
+        console.print(f"errors: {why}", markup=False, highlight=False, soft_wrap=True)
     if parsed.output and sent:
         replayed = trace_of([each.record() for each in sent], trace.block_tokens)
         write_trace(replayed, parsed.output, "epp")
@@ -100,6 +103,12 @@ def table(sent: Sequence[Sent]) -> Table:
     if len(names) > 1:
         shown.add_row("total", *_row(sent))
     return shown
+
+
+def reasons(sent: Sequence[Sent]) -> str:
+    """Say why requests failed and how many each, the most frequent first; "" if none did."""
+    counted = Counter(each.answer.error for each in sent if each.answer.error)
+    return ", ".join(f"{count} x {why}" for why, count in counted.most_common())
 
 
 def _row(sent: Sequence[Sent]) -> list[str]:

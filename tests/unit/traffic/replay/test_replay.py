@@ -13,7 +13,7 @@ from epp.traffic.replay.ask import Answer, Target, body_of
 from epp.traffic.replay.plan import Pace, Step, plan
 from epp.traffic.replay.player import Sent
 from epp.traffic.replay.prompts import Prompts
-from epp.traffic.replay.run import headers_of, table
+from epp.traffic.replay.run import headers_of, reasons, table
 from epp.traffic.trace import Trace, TraceError
 
 
@@ -107,3 +107,10 @@ def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
     written = Console(file=io.StringIO(), width=200)
     written.print(table([Sent(Step(strange, "k"), 0.0, 0.0, Answer())]))
     assert strange.business in written.file.getvalue()
+
+
+def test_why_requests_failed_is_counted() -> None:
+    answers = ["HTTP 404", "", "the stream was cut", "HTTP 404"]
+    sent = [Sent(Step(RECORDS[0], "k"), 0.0, 0.0, Answer(error=each)) for each in answers]
+    assert reasons(sent) == "2 x HTTP 404, 1 x the stream was cut"
+    assert reasons(sent[1:2]) == ""

@@ -10,23 +10,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from epp.rpc import frames
 from epp.rpc.call import WINDOW, Call
 from epp.rpc.frames import Broken, Fault
 from epp.rpc.heads import MOST_BYTES, Heads, not_grpc
 from epp.rpc.status import Code
+from epp.rpc.turns import end_all
 
 Method = Callable[[Call], Awaitable[None]]
 Methods = Mapping[str, Method]  #: by path: ``/package.Service/Method``
 
 PING_SECONDS = 60.0  #: without a word from the other side, until it is asked whether it lives
 ANSWER_SECONDS = 20.0  #: to answer that, and to begin
-MOST_BLOCK = 2 * MOST_BYTES  #: bytes of a header block, which is compressed
+MOST_CALLS = 2**15  #: open ones; a gateway with more opens another connection
 MOST_UNSENT = 2**24  #: bytes that wait to be sent: only who reads nothing gets there
 HIGH_WATER = 2**20  #: bytes that wait to be sent, at which calls wait, too
 FRAMES_A_TURN = 16  #: of one client, until others have their turn
+BLOCK_PIECE = 256  #: bytes of a header block that count as one more: they take long to read
 REGRANT = 2**29  #: bytes received on the connection, until as many more are let in
+_TAKEN = {frames.MAX_CONCURRENT_STREAMS: MOST_CALLS, frames.INITIAL_WINDOW_SIZE: WINDOW,
+          frames.MAX_HEADER_LIST_SIZE: MOST_BYTES}  # fmt: skip
 _SEEN = b"go away!"  #: of the ping whose answer says that GOAWAY was seen
 
 
@@ -78,9 +83,8 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
         self._opened(self)
-        most = {frames.INITIAL_WINDOW_SIZE: WINDOW, frames.MAX_HEADER_LIST_SIZE: MOST_BYTES}
         everything = frames.MOST_WINDOW - frames.FIRST_WINDOW  # each call has a bound of its own
-        self.send(frames.settings(most) + frames.window_update(0, everything))
+        self.send(frames.settings(_TAKEN) + frames.window_update(0, everything))
 
     def data_received(self, data: bytes) -> None:
         """Take what has come."""
@@ -102,10 +106,9 @@ class Connection(asyncio.Protocol):
         """Cancel every call."""
         self._closed = True
         self._timer.cancel()
-        for call in list(self.calls.values()):
-            self.forget(call)
-            call.lost()
-        self._ended(self)
+        for call in self.calls.values():
+            call.closed = True
+        end_all(self.calls, self._lose, partial(self._ended, self))
 
     # --- for calls and the server --------------------------------------------------------
 
@@ -125,9 +128,11 @@ class Connection(asyncio.Protocol):
         if self._closed:
             return
         self._closed = True
-        for call in list(self.calls.values()):
-            call.fail(Code.UNAVAILABLE, why or "the server is stopping")
-        if self._begun:
+        end = partial(Call.fail, code=Code.UNAVAILABLE, details=why or "the server is stopping")
+        end_all(self.calls, end, partial(self._close, fault, why))
+
+    def _close(self, fault: Fault, why: str) -> None:
+        if self._begun and not self._transport.is_closing():
             self.send(frames.go_away(self._last, fault, why))
         self._transport.close()
 
@@ -175,10 +180,9 @@ class Connection(asyncio.Protocol):
         at, size, unpack = self._after_preface(data), len(data), frames.HEAD.unpack_from
         last = FRAMES_A_TURN
         while size - at >= frames.HEAD.size and self._begun and not self._closed:
-            if not last:
+            if last <= 0:
                 self._waits = True
                 break
-            last -= 1
             high, low, kind, flags, stream = unpack(data, at)
             end_at = at + frames.HEAD.size + (high << 8 | low)
             if high << 8 | low > frames.MOST_PAYLOAD:
@@ -187,6 +191,7 @@ class Connection(asyncio.Protocol):
                 break
             if self._block is not None and kind != frames.CONTINUATION:
                 raise Broken(Fault.PROTOCOL_ERROR, "headers were broken off by another frame")
+            last -= 1 if kind not in frames.HAVE_BLOCKS else 1 + (end_at - at) // BLOCK_PIECE
             payload = data[at + frames.HEAD.size : end_at]
             if kind < len(self._TAKE):
                 self._TAKE[kind](self, flags, stream & frames.MOST_WINDOW, payload)
@@ -194,17 +199,9 @@ class Connection(asyncio.Protocol):
         return at
 
     def _after_preface(self, data: bytes) -> int:
-        if self._begun:
-            return 0
-        if not data.startswith(frames.PREFACE[: len(data)]):
-            raise Broken(Fault.PROTOCOL_ERROR, "this is not HTTP/2")
-        if len(data) < len(frames.PREFACE) + frames.HEAD.size:
-            return 0
-        *_, kind, flags, _ = frames.HEAD.unpack_from(data, len(frames.PREFACE))
-        if kind != frames.SETTINGS or flags & frames.ACK:
-            raise Broken(Fault.PROTOCOL_ERROR, "a client begins with its settings")
-        self._begun = True
-        return len(frames.PREFACE)
+        at = 0 if self._begun else frames.after_preface(data)
+        self._begun = self._begun or at > 0
+        return at
 
     def _data(self, flags: int, stream: int, payload: bytes) -> None:
         self._received += len(payload)
@@ -235,8 +232,8 @@ class Connection(asyncio.Protocol):
             raise Broken(Fault.PROTOCOL_ERROR, "a continuation of nothing, or with nothing")
         _, first, block = self._block
         block += payload
-        if len(block) > MOST_BLOCK:
-            raise Broken(Fault.ENHANCE_YOUR_CALM, f"headers of over {MOST_BLOCK} bytes")
+        if len(block) > MOST_BYTES:  # as it comes, a block is smaller than what it says
+            raise Broken(Fault.ENHANCE_YOUR_CALM, f"headers of over {MOST_BYTES} bytes")
         if flags & frames.END_HEADERS:
             self._block = None
             self._head(first, stream, bytes(block))
@@ -256,8 +253,7 @@ class Connection(asyncio.Protocol):
         self._last = stream
         self._still_reads()
         call = Call(self, stream, head, window=self._call_window)
-        if flags & frames.END_STREAM:
-            call.half_close()
+        call.ended = bool(flags & frames.END_STREAM)
         self._begin(call)
 
     def _trailers(self, flags: int, call: Call) -> None:
@@ -282,8 +278,7 @@ class Connection(asyncio.Protocol):
         if call is None:
             self._known(stream)
             return
-        self.forget(call)
-        call.lost()
+        self._lose(call)
 
     def _settings(self, flags: int, stream: int, payload: bytes) -> None:
         frames.of_the_connection(stream)
@@ -365,6 +360,8 @@ class Connection(asyncio.Protocol):
         method = self._methods.get(head.path)
         if not head.sound:
             self.send(frames.reset(call.number, Fault.PROTOCOL_ERROR))
+        elif len(self.calls) >= MOST_CALLS:
+            self.send(frames.reset(call.number, Fault.REFUSED_STREAM))
         elif not head.is_grpc:
             self.send(not_grpc(call.number))
         elif method is None:
@@ -382,6 +379,10 @@ class Connection(asyncio.Protocol):
             call.timer.cancel()
         if self._leaving and not self.calls:
             self._leave_if_done()
+
+    def _lose(self, call: Call) -> None:
+        self.forget(call)
+        call.lost()
 
     def _leave_if_done(self) -> None:
         if self._told and not self.calls:

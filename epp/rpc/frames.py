@@ -23,7 +23,9 @@ PADDED = 0x08
 WITH_PRIORITY = 0x20
 
 ENABLE_PUSH = 2  #: of settings, as the next
+MAX_CONCURRENT_STREAMS = 3
 INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 4, 5, 6
+HAVE_BLOCKS = frozenset({HEADERS, CONTINUATION})
 
 _SETTING = struct.Struct(">HL")
 _NUMBER = struct.Struct(">L")
@@ -51,6 +53,22 @@ class Broken(Exception):
     def __init__(self, fault: Fault, why: str) -> None:
         super().__init__(why)
         self.fault = fault
+
+
+def after_preface(data: bytes) -> int:
+    """Return where the first frame of a client begins; 0 as long as too little has come.
+
+    Raises:
+        Broken: it does not begin as a client does.
+    """
+    if not data.startswith(PREFACE[: len(data)]):
+        raise Broken(Fault.PROTOCOL_ERROR, "this is not HTTP/2")
+    if len(data) < len(PREFACE) + HEAD.size:
+        return 0
+    *_, kind, flags, _ = HEAD.unpack_from(data, len(PREFACE))
+    if kind != SETTINGS or flags & ACK:
+        raise Broken(Fault.PROTOCOL_ERROR, "a client begins with its settings")
+    return len(PREFACE)
 
 
 def head_of(kind: int, flags: int, stream: int, size: int) -> bytes:

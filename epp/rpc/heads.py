@@ -20,7 +20,7 @@ import msgspec
 from epp.rpc.frames import END_HEADERS, END_STREAM, HEADERS, Broken, Fault, frame
 from epp.rpc.status import Code
 
-MOST_BYTES = 32_768  #: of a head's names and values
+MOST_BYTES = 16_384  #: of a head's names and values, as gRPC's own servers allow
 MOST_DETAILS = 1_024  #: characters of an error's words
 REMEMBERED = 256  #: blocks
 MOST_REMEMBERED = 4_096  #: bytes of a block, and of what it says

@@ -11,12 +11,15 @@ import weakref
 from collections.abc import Awaitable, Callable
 
 import h2.events
+import hpack.hpack
 import pytest
 
 from epp.rpc import connection, frames
 from epp.rpc.call import WINDOW, Call
 from epp.rpc.frames import END_HEADERS, END_STREAM, Fault, frame
 from epp.rpc.heads import answer_head
+from epp.rpc.status import Gone
+from epp.rpc.turns import CALLS_A_TURN
 from tests.support.rpc import HEAD, PLAIN_HEAD, Talk, message
 from tests.support.serving import eventually
 
@@ -260,3 +263,79 @@ def test_a_client_that_tells_which_compressions_it_knows_is_told_ours() -> None:
 
     talk(script)
     assert len(answer_head(1, tells=False)) < len(answer_head(1, tells=True))
+
+
+# --- many calls, and long heads -------------------------------------------------------
+
+
+def test_a_call_beyond_the_most_is_refused_and_taken_once_another_is_over() -> None:
+    async def script(talk: Talk) -> None:
+        told = talk.client.remote_settings.max_concurrent_streams
+        assert told == connection.MOST_CALLS >= 10_000  # what a busy gateway has open on one
+        talk.raw(opened(1))
+        first = talk.connection.calls[1]
+        talk.connection.calls.update({-n: first for n in range(1, told)})
+        assert talk.raw(opened(3)) == frames.reset(3, Fault.REFUSED_STREAM)
+        del talk.connection.calls[-1]
+        assert talk.raw(opened(5)) == b""
+        assert 5 in talk.connection.calls
+
+    talk(script, wait)
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "closed"])
+def test_of_many_calls_that_are_over_at_once_some_end_in_a_turn(*, lost: bool) -> None:
+    async def script(talk: Talk) -> None:
+        many = 10 * CALLS_A_TURN
+        for n in range(many):
+            talk.raw(opened(1 + 2 * n))
+            await asyncio.sleep(0)
+        calls = list(talk.connection.calls.values())
+        assert len(calls) == many
+        if lost:
+            talk.connection.connection_lost(None)
+        else:
+            talk.connection.close()
+        before = many
+        while left := len(talk.connection.calls):
+            assert before - left <= CALLS_A_TURN
+            assert talk.ended == 0
+            before = left
+            await asyncio.sleep(0)
+        if lost:
+            assert not talk.wire.sent
+        await asyncio.sleep(0)
+        assert talk.ended == 1
+        assert all(call.closed for call in calls)
+        assert len(asyncio.all_tasks()) == 1
+
+    talk(script, wait)
+
+
+def test_a_call_of_a_lost_connection_sends_nothing_though_its_turn_has_not_come() -> None:
+    async def script(talk: Talk) -> None:
+        for n in range(2 * CALLS_A_TURN):
+            talk.raw(opened(1 + 2 * n))
+        last = talk.connection.calls[4 * CALLS_A_TURN - 1]
+        talk.connection.connection_lost(None)
+        with pytest.raises(Gone):
+            await last.write(b"abc")
+        assert not talk.wire.sent
+
+    talk(script, wait)
+
+
+def test_long_heads_take_as_many_turns_as_they_take_long_to_read() -> None:
+    long = b"\x00\x06x-long" + b"\x7f" + hpack.hpack.encode_integer(4_000, 7)[1:] + b"v" * 4_000
+
+    async def script(talk: Talk) -> None:
+        heads = [
+            frame(frames.HEADERS, END_HEADERS, 1 + 2 * n, PLAIN_HEAD + long) for n in range(10)
+        ]
+        talk.raw(b"".join(heads))
+        for turns in range(1, 11):
+            assert len(talk.connection.calls) == turns
+            await asyncio.sleep(0)
+        assert talk.wire.reading
+
+    talk(script, wait)

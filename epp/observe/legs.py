@@ -45,7 +45,7 @@ def stranded(ending: Ending) -> bool:
     """Whether nobody has read the cache that a prefill left, as far as can be told."""
     if ending.outcome is Outcome.ABANDONED:
         return ending.first_byte_at is None
-    return ending.outcome is Outcome.FAILED and (ending.status or 500) >= 500
+    return ending.outcome is Outcome.FAILED and (ending.status or 500) >= 400
 
 
 def seconds_of(leg: PrefillLeg, pick: Pick, ending: Ending) -> dict[str, float]:

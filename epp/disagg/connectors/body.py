@@ -29,13 +29,14 @@ LIMITS: Mapping[str, tuple[str, ...]] = {
 """Fields that bound the answer, by the end of the path; `GENERATE` has its own in an inner object.
 Requests of other paths are not split."""
 
-_ONE, _FALSE = Raw(b"1"), Raw(b"false")
+_ONE, _NULL, _FALSE, _TRUE = Raw(b"1"), Raw(b"null"), Raw(b"false"), Raw(b"true")
 _NOTHING = frozenset({b"", b"null", b"false", b"0", b"1"})
 _SEVERAL_OF = re.compile(rb'\[\s*["\[{]')  #: how a list of prompts begins, not one of token ids
 _ALONE: Mapping[str, str] = {
     "n": "choices",
     "best_of": "choices",
     "use_beam_search": "choices",
+    "prompt_embeds": "prompts",
     "echo": "prompt-logprobs",
     "prompt_logprobs": "prompt-logprobs",
     "background": "kept-state",
@@ -62,11 +63,7 @@ def fields_of(body: bytes) -> Fields:
         fields = _fields(without_bom(body))
     except (msgspec.DecodeError, RecursionError):
         raise Unsplittable("not-an-object") from None
-    for name, why in _ALONE.items():
-        # `prompt_logprobs` of 0 or 1 asks for some.
-        nothing = _NOTHING if name != "prompt_logprobs" else {b"", b"null"}
-        if name in fields and bytes(fields[name]) not in nothing:
-            raise Unsplittable(why)
+    _refuse_alone(fields)
     prompt = fields.get("prompt")
     if prompt is not None and _SEVERAL_OF.match(prompt) and len(_list(prompt)) > 1:
         raise Unsplittable("prompts")
@@ -77,11 +74,15 @@ def limit(fields: Fields, path: str) -> None:
     """Have ``fields`` ask for one token, in one piece.
 
     Raises:
-        Unsplittable: requests of this path are not split, or an inner object is none.
+        Unsplittable: requests of this path are not split, an inner object is none, or what is
+            changed here would be refused where the request is decoded, so that nobody would read
+            the cache before its lease is over.
     """
     kind = longest_suffix(path, LIMITS)
     if not kind:
         raise Unsplittable("path")
+    if not _valid(fields, LIMITS[kind]) or (kind == "messages" and "max_tokens" not in fields):
+        raise Unsplittable("invalid")
     for name in LIMITS[kind]:
         fields[name] = _ONE
     if kind == GENERATE:
@@ -101,9 +102,43 @@ def _limited(inner: Raw) -> Raw:
         params = _fields(inner)
     except msgspec.DecodeError:
         raise Unsplittable("not-an-object") from None
+    _refuse_alone(params)
+    if not _valid(params, ("max_tokens",)):
+        raise Unsplittable("invalid")
     params["max_tokens"] = _ONE
     _limit_least(params)
     return Raw(msgspec.json.encode(params))
+
+
+def _refuse_alone(fields: Fields) -> None:
+    for name, why in _ALONE.items():
+        # `prompt_logprobs` of 0 or 1 asks for some.
+        nothing = _NOTHING if name != "prompt_logprobs" else {b"", b"null"}
+        if name in fields and bytes(fields[name]) not in nothing:
+            raise Unsplittable(why)
+
+
+def _valid(fields: Fields, limits: tuple[str, ...]) -> bool:
+    """Whether an engine takes what a prefill has others in the place of."""
+    most = [_whole(fields[name]) for name in limits if fields.get(name, _NULL) != _NULL]
+    least = fields.get("min_tokens", _NULL)
+    if least != _NULL:
+        fewest = _whole(least)
+        if fewest < 0 or any(fewest > each for each in most):
+            return False
+    stream = fields.get("stream", _NULL)
+    options = fields.get("stream_options", _NULL)
+    told = stream in (_NULL, _FALSE, _TRUE) and (options == _NULL or stream == _TRUE)
+    return told and all(each >= 1 for each in most)
+
+
+def _whole(number: Raw) -> float:
+    """Return a number of tokens; -1.0 if it is none."""
+    try:
+        count = _count(number)
+    except msgspec.DecodeError:
+        return -1.0
+    return count if count.is_integer() else -1.0
 
 
 def _limit_least(fields: Fields) -> None:

@@ -50,6 +50,64 @@ def test_values_go_on_byte_for_byte_as_the_client_wrote_them() -> None:
         assert part in made
 
 
+CHAT, GENERATE, MESSAGES = "/v1/chat/completions", "/inference/v1/generate", "/v1/messages"
+
+
+@pytest.mark.parametrize("name", ["nixlv2", "mooncake", "shared-storage"])
+@pytest.mark.parametrize(
+    ("path", "body", "why"),
+    [
+        ("", {"max_tokens": 0}, "invalid"),
+        ("", {"max_tokens": -5}, "invalid"),
+        ("", {"max_tokens": 1.5}, "invalid"),
+        ("", {"max_tokens": "many"}, "invalid"),
+        ("", {"max_tokens": [1]}, "invalid"),
+        ("", {"max_tokens": 4, "min_tokens": 5}, "invalid"),
+        ("", {"min_tokens": -1}, "invalid"),
+        (CHAT, {"max_completion_tokens": 0}, "invalid"),
+        (CHAT, {"max_tokens": 8, "max_completion_tokens": -1}, "invalid"),
+        (CHAT, {"stream_options": {"include_usage": True}}, "invalid"),
+        (CHAT, {"stream": False, "stream_options": {}}, "invalid"),
+        (CHAT, {"stream": "perhaps"}, "invalid"),
+        ("/v1/responses", {"max_output_tokens": 0}, "invalid"),
+        (MESSAGES, {"messages": []}, "invalid"),
+        (GENERATE, {"sampling_params": {"max_tokens": 0}}, "invalid"),
+        (GENERATE, {"sampling_params": {"n": 2}}, "choices"),
+        (GENERATE, {"sampling_params": {"prompt_logprobs": 0}}, "prompt-logprobs"),
+        ("", {"prompt_embeds": ["a", "b"]}, "prompts"),
+        ("", {"prompt": [[1], [2]]}, "prompts"),
+    ],
+)
+def test_what_the_decoding_engine_would_refuse_or_share_out_is_not_computed_elsewhere(
+    name: str, path: str, body: dict[str, Any], why: str
+) -> None:
+    """The cache would stay on its lease: a client could fill a prefill engine with such."""
+    connector = CONNECTORS[name]
+    with pytest.raises(Unsplittable, match=f"^{why}$"):
+        connector.prefill_body(msgspec.json.encode(body), transfer(path or "/v1/completions"))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("", {"prompt": "a"}),
+        ("", {"prompt": [1, 2], "max_tokens": None, "stream": None, "stream_options": None}),
+        ("", {"prompt": ["a"], "max_tokens": 1, "min_tokens": 1}),
+        ("", {"prompt": "a", "max_tokens": 8.0, "min_tokens": 0}),
+        (CHAT, {"stream": True, "stream_options": {"include_usage": True}, "n": 1}),
+        (CHAT, {"max_completion_tokens": 1, "response_format": {"type": "json_object"}}),
+        (MESSAGES, {"max_tokens": 5}),
+        (GENERATE, {"sampling_params": {"max_tokens": None, "n": 1}}),
+    ],
+)
+def test_what_both_engines_take_is_computed_elsewhere(path: str, body: dict[str, Any]) -> None:
+    this = transfer(path or "/v1/completions")
+    made = msgspec.json.decode(CONNECTORS["nixlv2"].prefill_body(msgspec.json.encode(body), this))
+    assert made["stream"] is False
+    assert "stream_options" not in made
+    assert made.get("max_tokens", 1) == 1
+
+
 @pytest.mark.parametrize("answer", [b"", b"<html>", b'{"kv_transfer_params":{', b"\xff"])
 def test_a_broken_answer_is_refused(answer: bytes) -> None:
     with pytest.raises(BadAnswer, match=re.escape("not-an-object")):

@@ -44,7 +44,8 @@ def test_of_a_leg_that_went_on_beside_only_the_first_byte_is_known() -> None:
         pytest.param(ending(Outcome.ABANDONED), True, id="the client left before a first byte"),
         pytest.param(ending(Outcome.ABANDONED, first_byte_at=13.0), False, id="it left later"),
         pytest.param(ending(Outcome.FAILED, status=503), True, id="decode failed"),
-        pytest.param(ending(Outcome.FAILED, status=400), False, id="decode refused"),
+        pytest.param(ending(Outcome.FAILED, status=400), True, id="decode refused it"),
+        pytest.param(ending(Outcome.FAILED, status=200), False, id="it broke off later"),
         pytest.param(ending(), False, id="all went well"),
     ],
 )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
 import yaml
+from rich.console import Console
 
 from epp import cli
 from epp.sim.report.drawing import Line, Plot, drawn
 from epp.sim.report.seeds import compared, interval, over_seeds
-from epp.sim.report.tables import difference_of
+from epp.sim.report.tables import difference_of, means_of
 from tests.unit.sim.report.test_figures import Goals, Outcome, story, summarize
 
 SCENARIO = """\
@@ -33,6 +35,19 @@ def test_an_interval_is_students():
     assert found.mean == 2.0
     assert found.half == pytest.approx(4.303 / 3**0.5)
     assert interval([5.0]).half == 0.0
+
+
+def test_of_means_no_digit_is_cut_off_where_the_terminal_is_narrow():
+    means = dict.fromkeys(("tpot_p50", "goodput", "regret"), interval([0.02221, 0.02345, 0.02153]))
+    named = ["ttft_p50", "ttft_p90", "ttft_p99", "e2e_p99", "hit_rate"]
+    means |= dict.fromkeys(named, interval([0.30712, 0.31431, 0.31997]))
+    written = Console(file=io.StringIO(), width=100)
+    written.print(means_of([("least-request", means)]))
+    said = written.file.getvalue()
+    # t(2) 4.303; s 0.000970 and 0.00644, n 3
+    assert (said.count("0.0224"), said.count("±0.0024")) == (3, 3)
+    assert (said.count("0.314"), said.count("±0.016")) == (5, 5)
+    assert "…" not in said
 
 
 def test_differences_are_taken_seed_by_seed():

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 
 from epp.clock import Clock
 from epp.model import EndpointId
-from epp.prefix.exact.events import Event, Removed, Stored
+from epp.prefix.exact.events import Event, Removed, Stored, Tier
 from epp.prefix.feed.engine import Engine
 from epp.prefix.feed.sequence import Apply, Reset, Step
 from epp.prefix.precise import PrecisePrefixCacheProducer
 from epp.sim.fleet.pod import Pod
 from epp.sim.fleet.scenario import Events
+from epp.sim.offload.tiers import CPU, Change
 
 TICK_SECONDS = 0.5
 
@@ -143,7 +144,8 @@ class Publisher:
     def publish(self, pod: Pod) -> None:
         """Tell what is new since the last time."""
         removed, sealed = pod.engine.news()
-        if not removed and not sealed:
+        moved = pod.engine.tiers.news()
+        if not (removed or sealed or moved):
             return
         events: list[Event] = [Removed(tuple(removed))] if removed else []
         for each in sealed:
@@ -151,8 +153,15 @@ class Publisher:
             hashes = tuple(blocks[each.first : each.end])
             parent = blocks[each.first - 1] if each.first else None
             events.append(Stored(hashes, parent, self._tokens(hashes), pod.config.block_tokens))
+        events += map(_moved, moved)
         number = self._numbers.get(pod.number, 0)
         self._numbers[pod.number] = number + 1
         message = (number, tuple(events))
         for feed in self._feeds:
             feed.tell(pod.endpoint_id, message)
+
+
+def _moved(change: Change) -> Event:
+    """Return what tells of a block in a lower tier: no tokens, which were told before."""
+    hashes, tier = (change.block,), Tier.CPU if change.medium == CPU else Tier.DISK
+    return Stored(hashes, None, b"", 0, tier) if change.stored else Removed(hashes, tier)

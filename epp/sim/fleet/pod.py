@@ -14,6 +14,7 @@ from epp.sim.fleet.leap import LeapingEngine, News
 from epp.sim.fleet.scenario import Pods
 from epp.sim.fleet.timeline import Timeline
 from epp.sim.model import Config, Request
+from epp.sim.offload.tiers import Offload
 from epp.sim.profiles import Profile, Timing, by_name
 
 PORT = 8000
@@ -212,8 +213,20 @@ class Pod:
         if end is not None:
             self._arm(end, self._finish)
         for request_id in self.engine.to_fetch():
-            self._around.fetch(self, request_id)
+            self._fetch(request_id)
         self._planned(now)
+
+    def _fetch(self, request_id: str) -> None:
+        """Have a request go on once what it waits for is here."""
+        ends = self.engine.load_ends(request_id)
+        if ends is None:
+            self._around.fetch(self, request_id)
+        else:
+            self._timeline.at(ends, self._loaded, request_id)
+
+    def _loaded(self, request_id: str) -> None:
+        if self.alive:
+            self.fetched(request_id, good=True)
 
     def _finish(self, version: int) -> None:
         """End steps, tell what came of them, and go on."""
@@ -269,7 +282,8 @@ def config_of(pods: Pods, trace_block: int) -> Config:
     """Return what an engine of ``pods`` is started with, for traffic with blocks of that size.
 
     Raises:
-        ConfigError: there is no such profile, or blocks do not fit into the traffic's.
+        ConfigError: there is no such profile, or blocks do not fit into the traffic's, or there is a
+            disk without a tier before it.
     """
     profile = by_name(pods.profile)
     block = pods.block_tokens or min(trace_block, LARGEST_BLOCK)
@@ -277,6 +291,8 @@ def config_of(pods: Pods, trace_block: int) -> Config:
         raise ConfigError(
             f"blocks of {block} tokens do not divide those of the traffic, which have {trace_block}"
         )
+    if pods.kv_disk_tokens and not pods.kv_cpu_tokens:
+        raise ConfigError(f"kv_disk_tokens: {pods.kv_disk_tokens} without any kv_cpu_tokens")
     tokens = pods.kv_tokens or profile.kv_tokens
     return Config(
         timing=timing_of(pods, profile),
@@ -285,7 +301,11 @@ def config_of(pods: Pods, trace_block: int) -> Config:
         max_num_seqs=pods.max_num_seqs,
         max_num_batched_tokens=pods.max_num_batched_tokens,
         jitter=pods.jitter,
-    )
+        offload=Offload(
+            pods.kv_cpu_tokens // block, pods.kv_disk_tokens // block,
+            pods.kv_cpu_rate, pods.kv_disk_rate,
+        ),
+    )  # fmt: skip
 
 
 def timing_of(pods: Pods, profile: Profile) -> Timing:

@@ -13,8 +13,10 @@ from epp.config.decode import decode
 from epp.config.hints import with_hint
 from epp.errors import ConfigError
 from epp.schedule.topology import Level
+from epp.sim.offload.tiers import CPU_RATE, DISK_RATE
 
 Positive = Annotated[int, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 AboveZero = Annotated[float, Meta(gt=0, le=1e15)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -42,6 +44,10 @@ class Pods(_Part, frozen=True):
     correction: Correction | None = None
     """None: 1.2, 1.2 and 1 ms on one GPU or 4 ms on several, as published servers are."""
     kv_tokens: Positive | None = None  #: that the KV cache holds; None: as the profile says
+    kv_cpu_tokens: Count = 0  #: that outlive the KV cache's in the CPU's memory
+    kv_disk_tokens: Count = 0  #: and on a disk, behind that
+    kv_cpu_rate: AboveZero = CPU_RATE  #: tokens a second from the CPU to the GPU
+    kv_disk_rate: AboveZero = DISK_RATE  #: from the disk to the CPU
     block_tokens: Positive | None = None  #: None: the traffic's blocks, at most 256 tokens
     max_num_seqs: Positive = 256
     max_num_batched_tokens: Positive = 8192

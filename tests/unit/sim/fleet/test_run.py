@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from epp.errors import ConfigError
 from epp.recording.record import Record
 from epp.sim.baselines.catalog import POLICIES
 from epp.sim.demand.traffic import Demand, demand_from
+from epp.sim.fleet.pod import config_of
 from epp.sim.fleet.run import run
 from epp.sim.fleet.scenario import Goals, Scenario, Traffic, scenario_of
 from epp.sim.fleet.story import Story
@@ -164,3 +166,29 @@ def most_at_once(stories: list[Story]) -> int:
         sum(other.at <= each.at < (other.ended_at or 0.0) for other in answered)
         for each in answered
     )
+
+
+EXACT = "llm-d-2-2-3-exact"
+TIERS = """
+fleet:
+- {count: 2, profile: llama-3.1-8b-h100, kv_tokens: 4000, kv_cpu_tokens: %d, kv_disk_tokens: %d, start_seconds: 2}
+traffic: {preset: chat}
+"""
+
+
+def test_what_lower_tiers_hold_is_found_and_routed_to():
+    """Ten conversations, of which the GPUs hold a few, and a picker that reads events."""
+    demand = conversations(10)
+    found = {
+        tiers: summarize(
+            run(scenario_of(TIERS % tiers), EXACT, demand=demand), Goals()
+        ).all.hit_rate
+        for tiers in ((0, 0), (60_000, 0), (4000, 60_000))
+    }
+    assert found[60_000, 0] > found[0, 0] + 0.1
+    assert found[4000, 60_000] == pytest.approx(found[60_000, 0], abs=0.05)
+
+
+def test_a_disk_without_a_tier_before_it_is_refused():
+    with pytest.raises(ConfigError, match="kv_cpu_tokens"):
+        config_of(scenario_of(TIERS % (0, 1000)).fleet[0], BLOCK)

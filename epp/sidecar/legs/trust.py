@@ -66,6 +66,11 @@ class Trust:
         """Note that a request is sent at this moment."""
         return Sent(asyncio.get_running_loop().time(), self._salt)
 
+    @property
+    def unproven(self) -> bool:
+        """Whether some read may turn out to be too late."""
+        return bool(self._watches)
+
     def holds(self, sent: Sent) -> bool:
         """Say if an answer that begins at this moment can be trusted."""
         now = asyncio.get_running_loop().time()

@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -14,7 +15,17 @@ from epp.local.fleet import free_port
 from epp.sim.transfer.faults import FAULTS
 from tests.support import engine
 from tests.support.serving import eventually
-from tests.support.sidecar import DECODE, PREFILL, Bench, changed, recording, text_of, with_sidecar
+from tests.support.sidecar import (
+    DECODE,
+    PREFILL,
+    Bench,
+    beside,
+    changed,
+    recording,
+    text_of,
+    value,
+    with_sidecar,
+)
 from tests.support.sidecar import PROMPT as PROMPT_TEXT
 
 TEXT = "x" * 1600
@@ -211,6 +222,74 @@ def test_b138_a_decode_engine_that_hangs_past_the_lease_leaves_no_wrong_answer(
 
     # Half a second in life, less than what is believed.
     with_sidecar(use, prefills=[changed(PREFILL, kv_lease_duration=25.0)], kv_lease=1.0)
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        b"event: response.created\ndata: {}\n\nevent: response.in_progress\ndata: {}\n\n",
+        b"event: message_start\ndata: {}\n\n",
+    ],
+    ids=["responses", "messages"],
+)
+def test_a_stream_that_was_opened_before_a_doubt_shows_no_token_of_after_it(opening: bytes) -> None:
+    """Such streams begin before the engine has computed anything: that they began proves nothing."""
+    told = {
+        "do_remote_prefill": True, "remote_engine_id": "e", "remote_host": "127.0.0.1",
+        "remote_port": 1, "remote_block_ids": [[1]],
+    }  # fmt: skip
+
+    async def main() -> None:
+        reading, wakes, salts = asyncio.Event(), asyncio.Event(), []
+
+        async def prefill(request: web.Request) -> web.StreamResponse:
+            return web.json_response({"kv_transfer_params": told})
+
+        async def decode(request: web.Request) -> web.StreamResponse:
+            body = await request.json()
+            if not body.get("stream"):
+                reading.set()
+                await wakes.wait()
+                return web.json_response({"choices": [{"text": "whole"}]})
+            salts.append(body.get("cache_salt"))
+            response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+            await response.prepare(request)
+            await response.write(opening)
+            await wakes.wait()
+            text = b"wrong" if salts[-1] is None else b"right"
+            await response.write(b"event: delta\ndata: " + text + b"\n\n")
+            return response
+
+        async with (
+            recording(prefill) as other,
+            recording(decode) as hangs,
+            beside(hangs.port, kv_lease=1.0) as sidecar,
+            aiohttp.ClientSession() as http,
+        ):
+            base, body = f"http://127.0.0.1:{sidecar.ports[0]}", {"model": "m", "prompt": "a"}
+            head = {"x-prefiller-host-port": f"127.0.0.1:{other.port}"}
+            split = asyncio.create_task(_read(http, f"{base}/v1/completions", body, head))
+            await reading.wait()
+            stream = {"model": "m", "input": "a", "stream": True}
+            local = asyncio.create_task(_read(http, f"{base}/v1/responses", stream, {}))
+
+            async def doubted() -> bool:
+                name = "epp_sidecar_cache_doubts_total"
+                return bool(salts) and value(sidecar.metrics.registry, name, {}) > 0
+
+            await eventually(doubted)
+            wakes.set()
+            assert await local == opening + b"event: delta\ndata: right\n\n"
+            await split
+
+    asyncio.run(main())
+
+
+async def _read(
+    http: aiohttp.ClientSession, url: str, body: dict[str, Any], head: dict[str, str]
+) -> bytes:
+    async with http.post(url, json=body, headers=head) as got:
+        return await got.read()
 
 
 def test_an_answer_in_one_piece_is_proven_by_what_is_asked_after_it() -> None:

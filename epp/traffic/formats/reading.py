@@ -151,7 +151,10 @@ def check_blocks(blocks: int, of: int, tokens: int) -> None:
         ValueError: they do not fit.
     """
     if blocks > -(-tokens // of):
-        raise ValueError(f"{blocks} blocks of {of} tokens for {tokens} input tokens")
+        raise ValueError(
+            f"{blocks} blocks of {of} tokens for {tokens} input tokens (--block-tokens N says their "
+            "size where the file does not)"
+        )
 
 
 def renamed(row: Row, columns: Mapping[str, str]) -> Row:

@@ -174,7 +174,8 @@ def test_columns_may_have_other_names() -> None:
         pytest.param(
             mooncake,
             ['{"timestamp":0,"input_length":512,"output_length":1,"hash_ids":[1,2]}'],
-            "f:1", "2 blocks of 512 tokens for 512 input tokens", id="more blocks than tokens",
+            "f:1", "2 blocks of 512 tokens for 512 input tokens (--block-tokens N",
+            id="more blocks than tokens",
         ),
         pytest.param(
             mooncake,

@@ -107,9 +107,9 @@ SEED = 11
 KINDS = 10
 COUNT = 50 * KINDS
 AT_ONCE = 8
-CLOSE_SECONDS = 0.02  #: between what the two saw of the same model servers, in most cases
+CLOSE_SECONDS = 0.02  #: between what the two saw of the same model servers
 CLOCK_SECONDS = 0.003  #: the scripts of a gateway count whole milliseconds
-BUSY_SECONDS = 0.12  #: the same in nine of ten cases: these are two runs on a busy machine
+ALIKE_SECONDS = 0.01  #: between what their clients waited: the machine was as busy in both runs
 
 #: The test says which endpoints are candidates, so that both runs retry the same requests. One
 #: server speaks for all, so that the picker takes the dead one for alive.
@@ -300,12 +300,16 @@ def test_both_know_who_answered_where_the_first_choice_was_dead_too(both: Any) -
 
 def test_both_measure_the_same_times(both: Any) -> None:
     apart: list[float] = []
+    alike: list[float] = []
     for number, stock, lean in both:
         one, other = stock["ended"], lean["ended"]
         if kind_of(number) == NEVER_ANSWERED:
             assert (one["ttft_seconds"], other["ttft_seconds"]) == (None, None)
             continue
         apart += [abs(one[key] - other[key]) for key in ("ttft_seconds", "duration_seconds")]
+        waited = abs(stock["first_seconds"] - lean["first_seconds"])
+        if waited < ALIKE_SECONDS:
+            alike.append(abs(one["ttft_seconds"] - other["ttft_seconds"]))
         for record in (stock, lean):
             # What a server waits for bounds it from below, what the client saw from above: where
             # those are close, so are the two records, however slow the machine is at times.
@@ -314,7 +318,8 @@ def test_both_measure_the_same_times(both: Any) -> None:
             assert first >= least_first(number) - CLOCK_SECONDS, (number, record)
     apart.sort()
     assert apart[len(apart) // 2] < CLOSE_SECONDS
-    assert apart[len(apart) * 9 // 10] < BUSY_SECONDS
+    assert len(alike) > COUNT // 10
+    assert sorted(alike)[len(alike) * 19 // 20] < CLOSE_SECONDS
 
 
 def test_a_first_byte_is_counted_when_it_comes_not_when_the_answer_is_whole(both: Any) -> None:

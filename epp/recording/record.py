@@ -91,11 +91,9 @@ def record_of(line: Line) -> Record:
     """
     runs = line.hash_rle or shortened(line.hash_ids)
     blocks = sum(count for _, count in runs)
-    most = -(-line.input_length // line.block_size)
-    if any(count < 1 for _, count in runs) or blocks > most:
-        raise ValueError(
-            f"{blocks} blocks of {line.block_size} tokens for {line.input_length} input tokens"
-        )
+    if any(count < 1 for _, count in runs):
+        raise ValueError("a run of block ids has at least one")
+    check_blocks(blocks, line.block_size, line.input_length)
     return Record(
         at=line.timestamp / 1000,
         input_tokens=line.input_length,
@@ -117,6 +115,19 @@ def record_of(line: Line) -> Record:
         reason=line.reason,
         outcome=line.outcome,
     )
+
+
+def check_blocks(blocks: int, of: int, tokens: int) -> None:
+    """Refuse more ``blocks`` than a prompt has.
+
+    Raises:
+        ValueError: they do not fit.
+    """
+    if blocks > -(-tokens // of):
+        raise ValueError(
+            f"{blocks} blocks of {of} tokens for {tokens} input tokens (--block-tokens N says their "
+            "size where the file does not)"
+        )
 
 
 def line_of(record: Record, block_tokens: int, *, runs: bool = True) -> Line:

@@ -13,8 +13,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from epp.recording.record import Count, Record
-from epp.traffic.formats.reading import Chains, Found, Row, Source, check_blocks, objects
+from epp.recording.record import Count, Record, check_blocks
+from epp.traffic.formats.reading import Chains, Found, Row, Source, objects
 
 block_tokens = 16
 

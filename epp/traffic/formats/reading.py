@@ -144,19 +144,6 @@ def attempted(where: str, read: Callable[[], Record]) -> Record | Bad:
         return Bad(where, str(error))
 
 
-def check_blocks(blocks: int, of: int, tokens: int) -> None:
-    """Refuse more ``blocks`` than a prompt has.
-
-    Raises:
-        ValueError: they do not fit.
-    """
-    if blocks > -(-tokens // of):
-        raise ValueError(
-            f"{blocks} blocks of {of} tokens for {tokens} input tokens (--block-tokens N says their "
-            "size where the file does not)"
-        )
-
-
 def renamed(row: Row, columns: Mapping[str, str]) -> Row:
     """Return ``row`` with the format's own names of its columns."""
     return {columns.get(name, name): value for name, value in row.items()} if columns else row

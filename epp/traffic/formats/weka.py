@@ -16,8 +16,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from epp.recording.record import Count, Record
-from epp.traffic.formats.reading import Chains, Found, Source, attempted, check_blocks, numbered
+from epp.recording.record import Count, Record, check_blocks
+from epp.traffic.formats.reading import Chains, Found, Source, attempted, numbered
 from epp.traffic.trace import Bad
 
 block_tokens = 64

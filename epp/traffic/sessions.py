@@ -1,8 +1,9 @@
 """Conversations of a trace: which request continues which.
 
-Where a trace names sessions, they are taken at their word. Where it does not, a request continues
-the one whose full blocks it begins with, if it is long enough to hold that one's answer too. A block
-that three conversations hold is a shared prefix, such as a system prompt, and no sign of any.
+Where a trace names sessions, or else parents, they are taken at their word. Where it does not, a
+request continues the one whose full blocks it begins with, if it is long enough to hold that one's
+answer too. A block that three conversations hold is a shared prefix, such as a system prompt, and
+no sign of any.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def conversations(trace: Trace) -> list[list[Turn]]:
     """Return each conversation's turns, in order; conversations by their first arrival."""
     if any(record.session for record in trace.records):
         named = _named(trace.records)
+    elif any(record.parent for record in trace.records):
+        named = _linked(trace.records)
     else:
         named = _found(trace)
     return [list(_turns(records)) for records in named]
@@ -91,6 +94,20 @@ def _named(records: Sequence[Record]) -> list[list[Record]]:
     for i, record in enumerate(records):
         named.setdefault(record.session or f"\0{i}", []).append(record)
     return list(named.values())
+
+
+def _linked(records: Sequence[Record]) -> list[list[Record]]:
+    """Put requests to that of their parent, which came before; those without begin something."""
+    linked: list[list[Record]] = []
+    places: dict[str, list[Record]] = {}
+    for record in records:
+        talk = places.get(record.parent) if record.parent else None
+        if talk is None:
+            linked.append(talk := [])
+        talk.append(record)
+        if record.id:
+            places[record.id] = talk
+    return linked
 
 
 def _found(trace: Trace) -> list[list[Record]]:

@@ -30,6 +30,16 @@ def test_a_request_without_a_session_among_named_ones_is_alone() -> None:
     ]
 
 
+def test_where_no_session_is_named_parents_are_taken_at_their_word() -> None:
+    def named(at: float, id: str, parent: str = "") -> Record:
+        return Record(at=at, input_tokens=5, output_tokens=1, id=id, parent=parent)
+
+    assert talks(
+        named(0, "a"), named(1, "b"), named(2, "c", "a"), named(3, "d", "c"), named(4, "e", "gone"),
+        named(5, "f", "f"),
+    ) == [[0, 2, 3], [1], [4], [5]]  # fmt: skip
+
+
 def test_a_prompt_that_begins_with_another_and_its_answer_continues_it() -> None:
     assert talks(record(0, 250, 1, 2, 9), record(1, 350, 1, 2, 3), record(2, 450, 1, 2, 3, 4)) == [
         [0, 1, 2]

@@ -75,6 +75,8 @@ class Pod:
         self.pods = pods
         self.config = config
         self.engine = LeapingEngine(config, seed)
+        room = self.engine.cache.capacity * config.block_tokens
+        self._cache = CacheInfo(config.block_tokens, room)  # as metrics tell it
         self.endpoint_id = EndpointId(f"pod-{number}")
         self.ready_at = timeline.now()
         self.draining = False
@@ -169,13 +171,10 @@ class Pod:
         """What a scrape tells that reads at ``scraped`` and arrives at ``at``."""
         seen = self._seen(scraped)
         usage = seen.kv_usage + seen.growth * (scraped - seen.at)
-        cache = CacheInfo(
-            self.config.block_tokens, self.engine.cache.capacity * self.config.block_tokens
-        )
         counts = CacheCounts(float(seen.queries), float(seen.hits), admitted=True)
         return Load(
-            at, float(seen.queued), float(seen.running), min(max(usage, 0.0), 1.0), cache,
-            counts=counts,
+            at, float(seen.queued), float(seen.running), min(max(usage, 0.0), 1.0),
+            self._cache, counts=counts,
         )  # fmt: skip
 
     def forget_before(self, at: float) -> None:

@@ -31,6 +31,7 @@ Requests of other paths are not split."""
 
 _ONE, _NULL, _FALSE, _TRUE = Raw(b"1"), Raw(b"null"), Raw(b"false"), Raw(b"true")
 _NOTHING = frozenset({b"", b"null", b"false", b"0", b"1"})
+_PROMPTS = frozenset({"prompt", "text", "input_ids"})  #: the latter of SGLang's own requests
 _SEVERAL_OF = re.compile(rb'\[\s*["\[{]')  #: how a list of prompts begins, not one of token ids
 _ALONE: Mapping[str, str] = {
     "n": "choices",
@@ -64,9 +65,11 @@ def fields_of(body: bytes) -> Fields:
     except (msgspec.DecodeError, RecursionError):
         raise Unsplittable("not-an-object") from None
     _refuse_alone(fields)
-    prompt = fields.get("prompt")
-    if prompt is not None and _SEVERAL_OF.match(prompt) and len(_list(prompt)) > 1:
-        raise Unsplittable("prompts")
+    if fields.get("sampling_params", _NULL) != _NULL:
+        _refuse_alone(_inner(fields["sampling_params"]))
+    for name in _PROMPTS & fields.keys():
+        if _SEVERAL_OF.match(fields[name]) and len(_list(fields[name])) > 1:
+            raise Unsplittable("prompts")
     return fields
 
 
@@ -98,16 +101,19 @@ def written(fields: Fields) -> bytes:
 
 
 def _limited(inner: Raw) -> Raw:
-    try:
-        params = _fields(inner)
-    except msgspec.DecodeError:
-        raise Unsplittable("not-an-object") from None
-    _refuse_alone(params)
+    params = _inner(inner)
     if not _valid(params, ("max_tokens",)):
         raise Unsplittable("invalid")
     params["max_tokens"] = _ONE
     _limit_least(params)
     return Raw(msgspec.json.encode(params))
+
+
+def _inner(raw: Raw) -> Fields:
+    try:
+        return _fields(raw)
+    except msgspec.DecodeError:
+        raise Unsplittable("not-an-object") from None
 
 
 def _refuse_alone(fields: Fields) -> None:

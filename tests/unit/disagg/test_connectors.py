@@ -88,6 +88,28 @@ def test_what_the_decoding_engine_would_refuse_or_share_out_is_not_computed_else
 
 
 @pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"text": ["a", "b"]}, "prompts"),
+        ({"input_ids": [[1, 2], [3]]}, "prompts"),
+        ({"text": "a", "sampling_params": {"n": 2}}, "choices"),
+        ({"text": "a", "sampling_params": [{}, {}]}, "not-an-object"),
+    ],
+)
+def test_several_prompts_of_sglangs_own_requests_share_no_room(
+    body: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(Unsplittable, match=f"^{why}$"):
+        CONNECTORS["sglang"].prefill_body(msgspec.json.encode(body), transfer("/generate"))
+
+
+def test_a_format_of_the_answer_is_no_prompt() -> None:
+    body = {"input": "a", "text": {"format": {"type": "text"}}, "sampling_params": None}
+    made = CONNECTORS["sglang"].prefill_body(msgspec.json.encode(body), transfer("/v1/responses"))
+    assert msgspec.json.decode(made)["text"] == body["text"]
+
+
+@pytest.mark.parametrize(
     ("path", "body"),
     [
         ("", {"prompt": "a"}),

@@ -23,9 +23,10 @@ Weight = Annotated[float, Meta(ge=0)]
 class PairProfileHandler:
     """Prices the best few decode endpoints alone and in pairs with the best few for prefill.
 
-    The cheapest wins. A decode endpoint keeps its way, and its partner, until another one is
-    cheaper by ``margin``. Pairs are of one set: their ``sameLabels`` do not differ. If no prefill
-    endpoint is left, the request is decoded only. Not in llm-d.
+    The cheapest wins. Where that is to compute the prompt where it is decoded, and so it is at the
+    first of the decode profile, that one has it. A decode endpoint keeps its way, and its partner,
+    until another one is cheaper by ``margin``. Pairs are of one set: their ``sameLabels`` do not
+    differ. If no prefill endpoint is left, the request is decoded only. Not in llm-d.
     """
 
     type: ClassVar[str] = "pair-profile-handler"
@@ -116,6 +117,8 @@ class PairProfileHandler:
         known = [self._place(request, each) for each in prefills]
         every = [self._ways(request, each, prefills=prefills, known=known) for each in decodes]
         cheapest = min(range(len(decodes)), key=lambda i: every[i][0][0])
+        if every[cheapest][0][1] is None and every[0][0][1] is None:
+            cheapest = 0  # without a pair there is nothing that its profile does not know better
         decode, ways = decodes[cheapest], every[cheapest]
         first = ways[0][1]
         self._partner[decode.id] = None if first is None else first.id

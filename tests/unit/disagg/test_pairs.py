@@ -164,6 +164,13 @@ def test_an_endpoint_that_was_lucky_by_chance_is_not_preferred() -> None:
     assert decided(handler, [one, two], [pod("p")])[0] == "one"
 
 
+def test_where_nothing_is_sent_away_the_decode_profile_has_chosen() -> None:
+    """It may know of caches, sessions and adapters; here only queues and batches are known."""
+    first, emptier = pod("one", running=3), pod("two")
+    assert decided(made(), [first, emptier], [pod("p")]) == ("one", "", "cheaper-here")
+    assert decided(made(), [pod("one", running=60), emptier], [pod("p")])[0] == "two"
+
+
 def test_work_grows_faster_than_tokens() -> None:
     """32,000 tokens cost 1 + 3.5e-5 * 16,000 times as much each as those of a short prompt."""
     handler, beside = made(margin=0, othersWeight=0.1), pod("d", running=1.5)

@@ -98,12 +98,15 @@ async def _run(
         else:
             picker = await stack.enter_async_context(fleet.picker(engines, folder))
             admin = picker.ports.admin
+            lean = parsed.mode == "lean"
             options = GatewayOptions(
                 mode=parsed.mode,
                 picker_host="127.0.0.1",
                 picker_port=picker.ports.grpc,
                 picker_tls=False,
                 endpoints=tuple(engines),
+                lean_ttft=lean,  # for the live page and what explains decisions
+                lean_usage=lean,
             )
         gateway = await stack.enter_async_context(fleet.gateway(options, folder))
         samples = await _play(policy, gateway.url, sessions(workload), workload, console)

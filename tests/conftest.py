@@ -15,5 +15,10 @@ def part(worker: str, workers: int) -> str:
     return f"{begin}-{begin + size - 1}"
 
 
+def pytest_make_parametrize_id(config: object, val: object, argname: str) -> str | None:
+    """Bytes do not name a case: what is compressed holds the time, and each worker its own."""
+    return argname if isinstance(val, bytes) else None
+
+
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ[PORTS_VARIABLE] = part(worker, int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))

@@ -33,6 +33,7 @@ def read(folder: Path, data: str | bytes, *, name: str = "t", format: str = "aut
         ("\n \n" + LINE, "t.jsonl"),
         (LINE.replace("\n", "\r\n"), "t.jsonl"),
     ],
+    ids=["gzip with a mark", "gzip of another name", "plain of gzip's name", "empty lines", "CRLF"],
 )
 def test_how_a_file_is_packed_is_seen_from_what_is_in_it(
     data: str | bytes, name: str, tmp_path: Path

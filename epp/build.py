@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from epp import plugin
-from epp.catalog import NOT_YET, Catalog, kinds_of, stability
+from epp.catalog import NOT_YET, Catalog, stability
 from epp.clock import Clock
 from epp.config.defaults import PRODUCER_NAME
 from epp.config.hints import with_hint
@@ -95,24 +95,6 @@ def build_pipeline(
     builder = _Builder(config, parts, previous, older=older)
     builder.instantiate()
     return builder.assemble()
-
-
-def retire(old: Pipeline | None, new: Pipeline, pool: Pool) -> None:
-    """Have ``new``'s plugins, and no longer those that only ``old`` had, hear of lost endpoints."""
-    before = {id(each): each for each in _watchers(old)}
-    after = {id(each): each for each in _watchers(new)}
-    for key, watcher in before.items():
-        if key not in after:
-            pool.off_forget(watcher.forget)
-    for key, watcher in after.items():
-        if key not in before:
-            pool.on_forget(watcher.forget)
-
-
-def _watchers(line: Pipeline | None) -> list[plugin.PoolWatcher]:
-    if line is None:
-        return []
-    return [each for each in line.plugins.values() if isinstance(each, plugin.PoolWatcher)]
 
 
 class _Builder:
@@ -402,7 +384,3 @@ def _convert(spec: PluginSpec, params: Any, where: str) -> Any:
     except msgspec.ValidationError as error:
         said = with_hint(str(error), params, where=f"{where}.parameters")
         raise ConfigError(f"plugin {spec.ref!r}: {said}") from error
-
-
-Kinds = Callable[[str], frozenset[str]]
-__all__ = ["Kinds", "Parts", "build_pipeline", "configure", "kinds_of", "retire"]

@@ -16,12 +16,14 @@ from epp.plugin import (
     AnswerReporter,
     Enricher,
     Observer,
+    PoolWatcher,
     Prefiller,
     Preparer,
     RequestHeaderAdder,
     Screener,
     type_of,
 )
+from epp.pool import Pool
 from epp.rules import Rules
 from epp.schedule.scheduler import Scheduler
 
@@ -78,3 +80,21 @@ class Pipeline(msgspec.Struct, frozen=True):
 def types_of(pipeline: Pipeline) -> Mapping[str, str]:
     """Return the type of each plugin instance, by its name."""
     return {name: type_of(made) for name, made in pipeline.plugins.items()}
+
+
+def retire(old: Pipeline | None, new: Pipeline, pool: Pool) -> None:
+    """Have ``new``'s plugins, and no longer those that only ``old`` had, hear of lost endpoints."""
+    before = {id(each): each for each in _watchers(old)}
+    after = {id(each): each for each in _watchers(new)}
+    for key, watcher in before.items():
+        if key not in after:
+            pool.off_forget(watcher.forget)
+    for key, watcher in after.items():
+        if key not in before:
+            pool.on_forget(watcher.forget)
+
+
+def _watchers(line: Pipeline | None) -> list[PoolWatcher]:
+    if line is None:
+        return []
+    return [each for each in line.plugins.values() if isinstance(each, PoolWatcher)]

@@ -14,10 +14,11 @@ from collections.abc import Awaitable, Callable
 import aiohttp.web
 import msgspec
 
-from epp.build import Parts, configure, retire
+from epp.build import Parts, configure
 from epp.clock import SystemClock
 from epp.ledger import Ledger
 from epp.model import ROLE, Arrival, Endpoint, EndpointId, Outcome
+from epp.pipeline import retire
 from epp.plugin import Observer
 from epp.pool import Pool
 from epp.router import Router

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from epp.answering import Answering
-from epp.build import Parts, configure, retire
+from epp.build import Parts, configure
 from epp.catalog import Catalog
 from epp.clock import Clock
 from epp.collect.scrape import Scraper
@@ -23,7 +23,7 @@ from epp.exchange import Exchange
 from epp.lanes.feeds import follow
 from epp.ledger import Ledger
 from epp.page.board import Board
-from epp.pipeline import Pipeline, types_of
+from epp.pipeline import Pipeline, retire, types_of
 from epp.plugin import Observer
 from epp.pool import Pool
 from epp.router import Reader, Router

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Run an engine until it is told to stop."""
-    from epp.sim import server  # noqa: PLC0415 - the HTTP server is only needed here
+    from epp.sim import serving  # noqa: PLC0415 - the HTTP server is only needed here
 
-    server.run(read_options(parsed, EngineOptions))
+    serving.run(read_options(parsed, EngineOptions))
     return 0

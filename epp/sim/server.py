@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
-import uvloop
 from aiohttp import web
 
-from epp.model import join_host_port
-from epp.process.stopping import stopping
 from epp.sim.asked import Asked, Refused, read, read_json
 from epp.sim.calls import Call, Room
 from epp.sim.engine import Engine
@@ -376,26 +372,3 @@ class EngineServer:
 def dead() -> Refused:
     """Return what a dead engine says, each time anew: what is raised keeps where it passed."""
     return Refused(500, DEAD, kind="InternalServerError")
-
-
-def run(options: EngineOptions) -> None:
-    """Serve until SIGTERM or SIGINT; says where on one line of stdout. Makes its own event loop.
-
-    Raises:
-        ConfigError: an option is out of range.
-        OSError: the address cannot be bound.
-    """
-    uvloop.run(_serve(options))
-
-
-async def _serve(options: EngineOptions) -> None:
-    server = EngineServer(options)
-    told = stopping()
-    port = await server.start()
-    sys.stdout.write(f"listening on http://{join_host_port(options.host, port)}\n")
-    sys.stdout.flush()
-    ends = [asyncio.ensure_future(event.wait()) for event in (told, server.died)]
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    for end in ends:
-        end.cancel()
-    await server.stop()

@@ -84,7 +84,7 @@ def spawn(name: str = "engine", **flags: object) -> Process:
 def spawn_options(options: EngineOptions) -> Process:
     """Start an engine with these options, without the command line in between."""
     code = (
-        "import sys, msgspec; from epp.sim.server import run; "
+        "import sys, msgspec; from epp.sim.serving import run; "
         "from epp.sim.options import EngineOptions; "
         "run(msgspec.json.decode(sys.argv[1], type=EngineOptions))"
     )

@@ -10,12 +10,13 @@ from typing import Any
 
 import aiohttp
 
-from epp.build import Parts, configure, retire
+from epp.build import Parts, configure
 from epp.clock import SystemClock
 from epp.disagg.remote.client import PrefillClient
 from epp.exchange import Exchange
 from epp.ledger import Ledger
 from epp.model import Arrival, Endpoint, EndpointId
+from epp.pipeline import retire
 from epp.pool import Pool
 from epp.router import Router
 from epp.sim import tokenizer

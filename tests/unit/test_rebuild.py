@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from epp.build import retire
 from epp.model import Arrival, EndpointId
-from epp.pipeline import Pipeline
+from epp.pipeline import Pipeline, retire
 from tests.support import build
 from tests.support.pipelines import PLAIN, World, counting, profile_names
 

@@ -28,7 +28,8 @@ from epp.prefix.exact.events import Cleared, Event, Stored, Tier
 from epp.prefix.exact.held import Blocks
 from epp.prefix.exact.keys import Keys, Prompt, chain
 from epp.prefix.exact.match import Slots, TierCounts, bits, match
-from epp.prefix.exact.source import Shelf, Source
+from epp.prefix.exact.shelf import Shelf
+from epp.prefix.exact.source import Source
 from epp.prefix.exact.table import Slab
 from epp.prefix.exact.waiting import Room
 

@@ -24,13 +24,13 @@ from xxhash import xxh3_64_intdigest
 
 from epp.prefix.blocks import BYTES_PER_TOKEN
 from epp.prefix.exact.events import Removed, Stored, Tier
-from epp.prefix.exact.expected import Expected, Tries
+from epp.prefix.exact.expected import Expected
 from epp.prefix.exact.handles import MOST_COPIES, Pieces, handle, part, salt
-from epp.prefix.exact.held import Blocks
 from epp.prefix.exact.holders import place
-from epp.prefix.exact.keys import Begun, Keys, chain
-from epp.prefix.exact.table import ABSENT, Slab, Table
-from epp.prefix.exact.waiting import Room, Waiting
+from epp.prefix.exact.keys import Begun, chain
+from epp.prefix.exact.shelf import Shelf
+from epp.prefix.exact.table import ABSENT, Table
+from epp.prefix.exact.waiting import Waiting
 
 FULL_ATTENTION = frozenset(
     {"", "full_attention", "mla_attention", "sink_full_attention"}
@@ -43,33 +43,6 @@ MOST_OPEN = 4096  #: ends of prompts that do not fill a block, of one engine
 MOST_GROUPS = 64  #: of caches, of one engine
 RESUMED = 256  #: blocks of ours that waited and are named at a time
 TIERS = tuple(tier for tier in Tier if tier is not Tier.EXPECTED)
-
-
-class Shelf:
-    """What all engines share.
-
-    Args:
-        blocks: who holds what.
-        segments: rows for all engines' hashes, a hard bound.
-        keys: secrets that name blocks.
-        block_tokens: tokens of a block of ours.
-        room: for blocks that wait for their parent.
-    """
-
-    def __init__(
-        self, blocks: Blocks, segments: Slab, *, keys: Keys, block_tokens: int, room: Room
-    ) -> None:
-        self.blocks = blocks
-        self.segments = segments
-        self.keys = keys
-        self.block_tokens = block_tokens
-        self.room = room
-        self.tries = Tries()
-        self.stored = 0  #: copies of blocks, ever
-        self.removed = 0  #: copies of blocks, ever
-        self.refused = 0  #: blocks that there was no room for, ever
-        self.mended = 0  #: parents that were found out by what was expected, ever
-        self.uneven = 0  #: events whose tokens do not fill their blocks, ever
 
 
 class _Target(msgspec.Struct, frozen=True):

@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
-from epp.build import Parts, configure, retire
+from epp.build import Parts, configure
 from epp.catalog import Catalog
 from epp.exchange import Exchange, Told
 from epp.ledger import Ledger
 from epp.model import Arrival, Outcome, Usage
+from epp.pipeline import retire
 from epp.plugin import Observer
 from epp.pool import Pool
 from epp.prefix.precise import PrecisePrefixCacheProducer

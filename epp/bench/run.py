@@ -54,6 +54,7 @@ CASES = (
     Case(name="small_lean", mode="lean"),
     Case(name="small_stock", mode="stock"),
     Case(name="reload_300rps", mode="lean", rate=300.0, reloads=True),
+    Case(name="stream100_direct", mode="direct", connections=STREAMS, chunks=100),
     Case(name="stream100_lean", mode="lean", connections=STREAMS, chunks=100),
     Case(name="stream100_stock", mode="stock", connections=STREAMS, chunks=100),
     Case(name="stream100_usual", mode="stock", connections=STREAMS, chunks=100, usual=True),
@@ -90,6 +91,7 @@ class Load(msgspec.Struct, frozen=True):
 CEILINGS = {
     "small lean: picker CPU / Envoy CPU": 4.0,
     "100-chunk stream lean: picker CPU / Envoy CPU": 1.0,
+    "100-chunk stream lean: Envoy CPU with / without picker": 3.0,
     "100-chunk stream: picker CPU lean / stock": 0.5,
     "220 KB: rate without / with picker": 40.0,
     "1,000 endpoints x 8k tokens: p99 ms": 50.0,
@@ -313,6 +315,8 @@ def _ratios(console: Console, measured: dict[str, Measured]) -> bool:
             cpu("small_lean", "picker_cpu_ms"), cpu("small_lean", "envoy_cpu_ms")),
         "100-chunk stream lean: picker CPU / Envoy CPU": (
             cpu("stream100_lean", "picker_cpu_ms"), cpu("stream100_lean", "envoy_cpu_ms")),
+        "100-chunk stream lean: Envoy CPU with / without picker": (
+            cpu("stream100_lean", "envoy_cpu_ms"), cpu("stream100_direct", "envoy_cpu_ms")),
         "100-chunk stream: picker CPU lean / stock": (
             cpu("stream100_lean", "picker_cpu_ms"), cpu("stream100_stock", "picker_cpu_ms")),
         "stream lean: picker CPU 1,000 / 100 chunks": (

@@ -13,8 +13,9 @@ What differs between the engines:
   on a prompt's first block. Before that an adapter is a number only, which no request can name.
 * SGLang sends arrays of the first five or six fields, later maps, one page each, hashes as signed
   numbers, and with speculative decoding pairs of tokens, of which the first counts. A cache salt has
-  a field of its own, or comes in a map beside the others: in arrays it is where an adapter's name would be.
-  Where it tells blocks of windows and state spaces apart (``component_type``), these are groups.
+  a field of its own, or comes in a map beside the others. Where it tells blocks of windows and state
+  spaces apart (``component_type``, once a list), these are groups. In arrays both are after the medium,
+  where vLLM has an adapter's name or a group.
 
 **Source:** ``vllm/distributed/kv_events.py`` of vLLM 0.11 to 0.32 and
 ``sglang/srt/disaggregation/kv_events.py``.
@@ -193,24 +194,43 @@ def _tier(fields: Mapping[str, Any]) -> Tier:
 
 
 def _group(fields: Mapping[str, Any]) -> int:
-    group, component = fields.get("group_idx"), fields.get("component_type")
-    if isinstance(component, str) and group is None:
-        return _COMPONENTS.get(component, (len(_COMPONENTS), ""))[0]
-    return group if isinstance(group, int) else 0
+    group = fields.get("group_idx")
+    if isinstance(group, int):
+        return group
+    component = _component(fields)
+    return _COMPONENTS.get(component, (len(_COMPONENTS), ""))[0] if component else 0
 
 
 def _kind(fields: Mapping[str, Any]) -> str:
     """Say what attention the blocks are of; "" if that is not told."""
-    kind, component = fields.get("kv_cache_spec_kind"), fields.get("component_type")
-    if isinstance(component, str) and kind is None:
-        return _COMPONENTS.get(component, (0, component))[1]
-    return kind if isinstance(kind, str) else ""
+    kind = fields.get("kv_cache_spec_kind")
+    if kind is not None:
+        return kind if isinstance(kind, str) else ""
+    component = _component(fields)
+    return _COMPONENTS.get(component, (0, component))[1]
+
+
+def _component(fields: Mapping[str, Any]) -> str:
+    """Return what SGLang calls the cache that the blocks are of; "" if that is not told."""
+    told = fields.get("component_type")
+    if told is None:
+        told = fields.get("group_idx")
+    if told is None and fields.get("lora_id") is None:  # of an adapter vLLM tells both
+        told = _label(fields.get("lora_name")) or fields.get("extra_keys")
+        return _label(told) if isinstance(told, str) else ""
+    return told if isinstance(told, str) else _label(told)
+
+
+def _label(told: Any) -> str:
+    """Return the component that blocks of some are to be taken for; "" if none is named."""
+    named = told if isinstance(told, list) else (told,)
+    return next((each for each in _COMPONENTS if each in named), "")
 
 
 def _adapter(fields: Mapping[str, Any]) -> str:
     """Name the adapter; by a name no request can use if the engine knows its number only."""
     name, number = fields.get("lora_name"), fields.get("lora_id")
-    if isinstance(name, str) and name:
+    if isinstance(name, str) and name and not (number is None and name in _COMPONENTS):
         return name
     return "" if number is None else f"\0{number}"
 
@@ -218,7 +238,7 @@ def _adapter(fields: Mapping[str, Any]) -> str:
 def _salt(fields: Mapping[str, Any]) -> str:
     """Return the cache salt that SGLang tells, in a field or beside others; "" is none."""
     salt = fields.get("cache_salt")
-    for beside in (fields.get("metadata"), fields.get("lora_name")):
+    for beside in (fields.get("metadata"), fields.get("lora_name"), fields.get("extra_keys")):
         if salt is None and isinstance(beside, dict):
             salt = beside.get("cache_salt")
     return salt if isinstance(salt, str) else ""

@@ -5,6 +5,7 @@ before number and payload; the end mark has the number -1 and an empty payload. 
 bytes, big-endian.
 
 A topic is ``kv@<pod>@<model>`` by convention only; a model's name may have an ``@`` of its own.
+SGLang puts a zero byte and what tells its processes apart after the topic, if it tells snapshots.
 
 **Source:** ``ZmqEventPublisher`` of vLLM 0.11 to 0.32 and of SGLang.
 """
@@ -61,5 +62,6 @@ def _message(topic: bytes, frames: Sequence[bytes]) -> Message | None:
     number, payload = frames[0], frames[-1]
     if len(frames) != 2 or len(number) != NUMBER_BYTES:
         return None
-    read = Message(topic.decode(errors="replace"), int.from_bytes(number, "big"), payload)
+    text = topic.partition(b"\0")[0].decode(errors="replace")
+    read = Message(text, int.from_bytes(number, "big"), payload)
     return None if read.number == END and payload else read  # no number could come after it

@@ -165,6 +165,36 @@ def test_of_sglangs_components_only_full_attention_counts_and_each_is_a_group():
     assert held(of, prompt(0, 16)) == {}
 
 
+@pytest.mark.parametrize("several", [False, True], ids=["one", "a list"])
+def test_sglangs_arrays_tell_components_after_the_medium(several: bool):
+    def said(component: str) -> object:
+        return [component] if several else component
+
+    page = [[5], None, [*range(16)], 16, None, "GPU"]
+    of = index()
+    of.apply(A, batch(*(["BlockStored", *page, said(each)] for each in ("full", "swa"))).events)
+    of.apply(
+        A, batch(["BlockStored", [6], None, [*range(16, 32)], *page[3:], said("mamba")]).events
+    )
+    assert (held(of, prompt(0, 16)), held(of, prompt(16, 16))) == ({A: 1}, {})
+    of.apply(A, batch(["BlockRemoved", [5], "GPU", said("swa")]).events)
+    assert held(of, prompt(0, 16)) == {A: 1}
+    of.apply(A, batch(["BlockRemoved", [5], "GPU", said("full")]).events)
+    assert held(of, prompt(0, 16)) == {}
+
+
+def test_sglangs_arrays_may_tell_a_salt_and_a_component_in_any_order():
+    page, salt = [[5], None, [7, 8], 2, None, "GPU"], {"cache_salt": "tenant"}
+    for more in (["full", salt], [salt, "full"]):
+        (read,) = batch(["BlockStored", *page, *more]).events
+        assert (read.adapter, read.salt, read.kind) == ("", "tenant", "full_attention")
+
+
+def test_an_adapter_that_is_called_like_a_component_is_an_adapter():
+    (read,) = batch(["BlockStored", [5], None, [7, 8], 2, 1, "GPU", "full"]).events
+    assert (read.adapter, read.kind) == ("full", "")
+
+
 @pytest.mark.parametrize("odd", [{"metadata": 7}, {"metadata": {}}, {"cache_salt": 7}])
 def test_a_salt_that_is_none_is_no_salt(odd: dict[str, object]):
     event = {"block_hashes": [5], "parent_block_hash": None, "token_ids": [7], "block_size": 1}

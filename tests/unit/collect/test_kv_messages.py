@@ -18,8 +18,9 @@ MINUS_ONE = b"\xff" * 8
         ([b"", b"kv@p@m", SEVEN, b"x"], "kv@p@m"),
         ([b"", b"", SEVEN, b"x"], ""),
         ([b"\xff", SEVEN, b"x"], "\ufffd"),
+        ([b"pod\0sgl-kv-epoch=1f", SEVEN, b"x"], "pod"),
     ],
-    ids=["published", "replayed without topic", "replayed", "empty topic", "not text"],
+    ids=["published", "replayed without topic", "replayed", "empty topic", "not text", "with more"],
 )
 def test_every_form_of_a_message_is_read(frames: list[bytes], told: str):
     assert read(frames) == Message(told, 7, b"x")

@@ -32,6 +32,11 @@ class Unseen(Protocol):
 
     logs_connected: int  #: access logs that tell how exchanges ended
 
+    @property
+    def asks_why(self) -> bool:
+        """Whether somebody may still tell at whose end an answer broke off that we saw begin."""
+        ...
+
     def adopt(self, exchange: Exchange) -> None:
         """Keep ``exchange`` open until something tells how it ended."""
         ...

@@ -247,7 +247,7 @@ class Stream:
     def _leave(self, exchange: Exchange, *, unseen: bool) -> None:
         """Leave it to others to tell how an answer ends that is ``unseen``, or has broken off."""
         keeper = self._service.unseen
-        if keeper is not None and (unseen or keeper.logs_connected):
+        if keeper is not None and (unseen or keeper.asks_why):
             if not unseen:
                 exchange.break_off()
             keeper.adopt(exchange)

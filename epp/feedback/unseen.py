@@ -8,7 +8,9 @@ itself runs on. Its booking must stay in the ledger until then, and neither may 
 * at the very latest after `MAX_AGE` seconds.
 
 An answer that passed through us and broke off is over, and was the client's doing or the engine's.
-Only an entry tells: without one for `BROKEN_SECONDS` the client is taken to have left.
+Only an entry tells: without one for `BROKEN_SECONDS` the client is taken to have left. Envoy opens
+its log only when it has something to tell, so the first is waited for, too; if none comes, no other
+is waited for until a log is opened: not every gateway has one.
 
 An entry may never come: Envoy opens its log only when its first request has ended, and loses what
 it has not sent when the log breaks. So without a log, and for those that were open when one broke,
@@ -72,6 +74,7 @@ class Unseen:
         self.reaped = 0  #: exchanges ended without an entry, so far
         self._pool = pool
         self._clock = clock
+        self._has_no_log = False  #: an answer broke off, and nobody told why
         self._log_lost_at = -math.inf  #: when a log last ended; what it had not sent is lost
         self._open: dict[str, dict[Exchange, float]] = {}  # since when, oldest first
         self._early: OrderedDict[str, tuple[Entry, float]] = OrderedDict()
@@ -83,11 +86,17 @@ class Unseen:
     def log_opened(self) -> None:
         """A gateway opened its access log."""
         self.logs_connected += 1
+        self._has_no_log = False
 
     def log_closed(self) -> None:
         """It ended, however."""
         self.logs_connected -= 1
         self._log_lost_at = self._clock.now()
+
+    @property
+    def asks_why(self) -> bool:
+        """Whether an entry may come of an answer that breaks off now."""
+        return not self._has_no_log
 
     def adopt(self, exchange: Exchange) -> None:
         """Keep ``exchange`` open until something tells how it ended."""
@@ -183,6 +192,7 @@ class Unseen:
         if not same:
             del self._open[request_id]
         self.reaped += not exchange.broken
+        self._has_no_log |= exchange.broken and not self.logs_connected
         exchange.end(Outcome.ABANDONED if exchange.broken else Outcome.UNKNOWN)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,9 +47,6 @@ class Gateway:
 def gateway(folder: Any, mode: Any, **options: Any) -> Iterator[Gateway]:
     diary = Diary(folder)
     with Stack(folder, mode=mode, backends=BACKENDS, serve=diary.serve, gateway=options) as stack:
-        # Envoy opens its log with the first answer that it tells of: in stock mode a failed one.
-        asyncio.run(http1.request(stack.port, "POST", CHAT, wanted(kind="drop"), PROMPT))
-        eventually(lambda: stack.state()["access_logs"], what="Envoy's access log")
         yield Gateway(stack, diary)
 
 
@@ -220,6 +218,21 @@ def test_an_answer_that_breaks_off_is_seen_to_break_off(
     with pytest.raises((OSError, EOFError)):
         asyncio.run(client.request(closed.stack.port, "POST", CHAT, headers, PROMPT))
     (ended,) = closed.endings()
+    assert (ended.outcome, ended.status) == ("failed", "200")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_answer_of_all_that_breaks_off_is_told_as_the_engines_doing(
+    tmp_path: Path, mode: Any
+) -> None:
+    diary = Diary(tmp_path)
+    headers = wanted(kind="bytes", size=9_000, pieces=3, wait=0.05, die_after=6_000)
+    with Stack(tmp_path, mode=mode, serve=diary.serve) as stack:
+        assert not stack.state()["access_logs"]  # Envoy opens its log with its first entry
+        with pytest.raises((OSError, EOFError)):
+            asyncio.run(http1.request(stack.port, "POST", CHAT, headers, PROMPT))
+        stack.wait_idle()
+        (ended,) = diary.read()
     assert (ended.outcome, ended.status) == ("failed", "200")
 
 

@@ -96,6 +96,10 @@ class Adopted:
         self.exchanges: list[Any] = []
         self.logs_connected = 0
 
+    @property
+    def asks_why(self) -> bool:
+        return self.logs_connected > 0
+
     def adopt(self, exchange: Any) -> None:
         self.exchanges.append(exchange)
 

@@ -392,6 +392,33 @@ def test_without_an_entry_the_client_is_taken_to_have_left_an_answer_that_broke_
     assert (len(world.unseen), world.unseen.reaped) == (0, 0)
 
 
+def test_the_first_log_is_waited_for_and_no_other_where_none_came() -> None:
+    world = World()
+    assert world.unseen.asks_why
+    exchange = world.exchange()
+    exchange.break_off()
+    world.unseen.adopt(exchange)
+    world.clock.advance(BROKEN_SECONDS)
+    world.unseen.sweep()
+    assert world.unseen.asks_why
+    world.clock.advance(0.1)
+    world.unseen.sweep()
+    assert not world.unseen.asks_why
+    world.unseen.log_opened()
+    assert world.unseen.asks_why
+    world.unseen.log_closed()
+    assert world.unseen.asks_why  # the gateway may open it again
+
+
+def test_a_log_that_tells_nothing_of_one_answer_may_tell_of_the_next() -> None:
+    world = World()
+    broken(world)
+    world.clock.advance(BROKEN_SECONDS + 0.1)
+    world.unseen.sweep()
+    assert world.diary.endings
+    assert world.unseen.asks_why
+
+
 def test_nothing_stays_for_ever() -> None:
     world = World()
     world.unseen.log_opened()

@@ -31,21 +31,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         and arguments[0] not in ("-h", "--help", "--version")
     ):
         arguments.insert(0, "serve")  # the Go picker's image is started with flags alone
+    try:
+        try:
+            status = _run(arguments)
+        finally:
+            sys.stdout.flush()  # here, not as the interpreter ends: help, which exits, too
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        status = 0
+    except (ConfigError, OSError) as error:
+        output.complain(f"{' '.join(['epp', *arguments[:1]])}: {error}")
+        status = 2
+    output.let_go()
+    return status
+
+
+def _run(arguments: list[str]) -> int:
     parser = _parser()
     parsed = parser.parse_args(_kebab(arguments) if arguments[:1] == ["serve"] else arguments)
     if not hasattr(parsed, "run"):
         parser.print_help()
         return 2
-    try:
-        status = int(parsed.run(parsed))
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        status = 0
-    except (ConfigError, OSError) as error:
-        output.complain(f"{parser.prog} {arguments[0]}: {error}")
-        status = 2
-    output.let_go()
-    return status
+    return int(parsed.run(parsed))
 
 
 def _parser() -> argparse.ArgumentParser:

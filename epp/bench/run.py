@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 import uvloop
-from rich.console import Console
 from rich.table import Table
 
 from epp.bench import access_log, kv, targets
@@ -28,6 +27,7 @@ from epp.gateway.options import Mode
 from epp.gateway.render import GatewayOptions
 from epp.local import fleet
 from epp.local.processes import running
+from epp.terminal.console import Console
 
 WARM_SECONDS = 2.5  #: the picker chooses its CPU meanwhile
 WIDTH = 96  #: of the table, at least

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
+
+from epp.terminal.console import Console
 
 
 class Target(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -23,6 +23,7 @@ from rich.table import Table
 
 from epp.gateway.render import GatewayOptions
 from epp.local import fleet
+from epp.terminal.console import Console
 from epp.traffic.client import send
 from epp.traffic.figures import Figures, Sample, by_engine, figures
 from epp.traffic.workload import Session, Workload, sessions

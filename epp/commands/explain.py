@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from epp.commands.asking import Admin, admin_of, ask
 from epp.errors import ConfigError
+from epp.terminal.console import Console
 from epp.terminal.output import printable
 
 PATIENCE_SECONDS = 5.0
@@ -191,7 +192,8 @@ def _profile(profile: Receipt, receipt: Receipt) -> Iterator[RenderableType]:
 
 def _shown(profile: Receipt) -> str:
     count, shown = profile["candidates"], len(profile["endpoints"])
-    return f"{count} candidates" + (f", {shown} of them shown" if shown < count else "")
+    noun = "candidate" if count == 1 else "candidates"
+    return f"{count} {noun}" + (f", {shown} of them shown" if shown < count else "")
 
 
 def _cells(row: Row) -> list[str]:

@@ -11,13 +11,14 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from epp.commands.asking import Admin, Refused, admin_of, ask
 from epp.errors import ConfigError
+from epp.terminal.console import Console
 
 PATH = "/debug/live"
 SERVER_ERROR = 500  #: statuses from here on may pass

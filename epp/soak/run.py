@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 from rich.markup import escape
 
 from epp.gateway.render import GatewayOptions
@@ -20,6 +19,7 @@ from epp.local import fleet
 from epp.local.processes import running
 from epp.soak.pods import Pods
 from epp.soak.seen import Seen, Watch
+from epp.terminal.console import Console
 from epp.traffic.client import send
 from epp.traffic.figures import Sample
 from epp.traffic.workload import Session, Workload, sessions

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
 from rich.progress import Progress
 
 from epp.sim.calibrate.capacity import Card, ModelSize, kv_tokens
 from epp.sim.calibrate.fit import Fitted, Quality, corrected, demand_measured, fit, quality
 from epp.sim.fleet.scenario import read_scenario
+from epp.terminal.console import Console
 from epp.terminal.output import tell
 from epp.traffic.files import read_trace
 

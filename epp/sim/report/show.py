@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
 from epp.errors import ConfigError
@@ -22,6 +21,7 @@ from epp.sim.report.figures import Summary, summarize
 from epp.sim.report.page import page_of
 from epp.sim.report.seeds import Difference, compared, over_seeds
 from epp.sim.report.tables import differences_of, means_of, tables_of
+from epp.terminal.console import Console
 
 WIDTH = 120  #: columns of a table, at least
 

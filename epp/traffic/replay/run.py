@@ -7,12 +7,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from epp.terminal.console import Console
 from epp.traffic.figures import percentile
 from epp.traffic.files import write_trace
 from epp.traffic.replay.ask import Target

@@ -149,6 +149,16 @@ def test_the_text_has_every_number_an_operator_asks_for() -> None:
         assert words in page, words
 
 
+@pytest.mark.parametrize(
+    ("candidates", "said"),
+    [(1, "default: 1 candidate\n"), (2, "default: 2 candidates, 1 of them shown\n")],
+)
+def test_as_many_candidates_as_there_are_are_counted(candidates: int, said: str) -> None:
+    told = receipt(row("a:1", 3.5, 0.25, 1.0))
+    told["profiles"][0]["candidates"] = candidates
+    assert said in text(told)
+
+
 def test_addresses_of_ipv6_and_names_in_brackets_are_shown_as_they_are() -> None:
     told = receipt(row("[fd00::1]:8000", 2.0, 0.9, 0.9), picked="[fd00::1]:8000", prefill="[::1]:1")
     told["profiles"][0]["scorers"][0]["scorer"] = "[/mine]"

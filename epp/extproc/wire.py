@@ -41,6 +41,8 @@ from epp.extproc.messages import (
 from epp.headers import DESTINATION, DESTINATION_NAMESPACE, SCORES, SERVED, SUBSET, SUBSET_NAMESPACE
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+REFUSED = "refused_by_endpoint_picker"
+"""The response code details of our own answers, as the gateway's access log has them."""
 
 _OVERWRITE = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 _SIDES = {
@@ -253,6 +255,7 @@ def _answer(reply: Answer) -> bytes:
     response = message.immediate_response
     response.status.code = reply.status
     response.body = reply.body
+    response.details = REFUSED
     _mutate(response.headers, reply.headers)
     return message.SerializeToString()  # type: ignore[no-any-return]
 

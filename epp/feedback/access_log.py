@@ -16,6 +16,7 @@ from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
 from epp.extproc.received import decoded
+from epp.extproc.wire import REFUSED
 from epp.feedback.logged import StreamAccessLogsMessage, address_of, flags_of, status_of
 from epp.feedback.unseen import Entry, Unseen
 from epp.formats.usage import MOST as MOST_COUNT
@@ -33,6 +34,7 @@ METADATA = "epp"  #: dynamic metadata namespace that the lean gateway's filters 
 _NUMBER = struct.Struct("<Bd")  #: a ``Value`` that is a number: its tag, and the number
 _TOO_LARGE = f"a message of an access log is at most {MOST_BYTES} bytes"
 _IS_NUMBER = 0x11  #: this tag: field 2, 64 bits
+_REFUSED = REFUSED.encode()
 #: Begins the details of an answer whose status, such as 200, was sent before its body broke off.
 _BROKEN_OFF = b"upstream_reset_after_response_started"
 _LEFT = frozenset(("downstream_connection_termination", "downstream_remote_reset"))
@@ -69,9 +71,13 @@ class AccessLogs:
         await call.write(als_pb2.StreamAccessLogsResponse().SerializeToString())
 
     async def _take(self, entries: Any) -> None:
-        """Take a batch; of one that nobody's Envoy sends, a part a turn of the loop."""
+        """Take a batch; of one that nobody's Envoy sends, a part a turn of the loop.
+
+        What we refused ourselves has no open exchange, but a client may ask again by the same id.
+        """
         for number, logged in enumerate(entries, 1):
-            if logged.common_properties.access_log_type in _ENDS:
+            ends = logged.common_properties.access_log_type in _ENDS
+            if ends and logged.response.response_code_details != _REFUSED:
                 self._unseen.entry(read(logged))
             if not number % AT_ONCE:
                 await asyncio.sleep(0)

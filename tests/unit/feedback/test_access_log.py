@@ -12,6 +12,7 @@ from envoy.service.accesslog.v3 import als_pb2
 from google.protobuf import struct_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from epp.extproc.wire import REFUSED
 from epp.feedback import access_log
 from epp.feedback.access_log import AT_ONCE, METADATA, MOST_BYTES, AccessLogs
 from epp.feedback.logged import StreamAccessLogsMessage
@@ -294,6 +295,11 @@ def test_others_have_their_turns_while_a_great_batch_is_taken() -> None:
 
 def test_a_batch_of_envoys_is_taken_in_one_turn() -> None:
     assert taken(written(*[logged()] * 64)).turns <= 1
+
+
+def test_our_own_refusals_end_nothing_that_has_their_id() -> None:
+    refused = logged(429, details=REFUSED)
+    assert taken(written(refused, logged(429), refused)).count == 1
 
 
 def test_a_message_that_is_too_large_ends_its_log() -> None:

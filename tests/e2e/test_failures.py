@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ PROMPT = b'{"model":"m","prompt":"a"}'
 SOON_SECONDS = 2.0  #: an error that comes later is no better than a time-out
 MODES = ["lean", "stock"]
 BACKENDS = 3
+PICKED_BY_CHANCE = 40  #: requests among which one is sent to each of two model servers
 ROUNDS = 5  #: in each a model server dies, until one is asked before the picker knows
 
 
@@ -282,6 +284,38 @@ def test_a_gateway_with_retries_hides_a_model_server_that_refuses(opened: Gatewa
     places = dict(zip(("backend-0", "backend-1", "backend-2"), stack.addresses, strict=True))
     named = sorted(places[result.backend] for result in results)
     assert sorted(ended.served for ended in endings) == named
+
+
+class RetriesResets(Stack):
+    """A gateway whose owner has it try again elsewhere what a model server hung up on."""
+
+    def _envoy(self) -> list[str]:
+        command, bootstrap = super()._envoy(), self.folder / "envoy.yaml"
+        before = bootstrap.read_text()
+        after = re.sub("retryOn: .*", "retryOn: reset", before)
+        assert after != before
+        bootstrap.write_text(after)
+        return command
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_one_model_server_hung_up_on_and_another_answered_is_told_as_answered_by_that(
+    tmp_path: Path, mode: Any
+) -> None:
+    diary, routing = Diary(tmp_path), {"routing": "override-host"}
+    headers = wanted(kind="bytes", size=900, dropped_by="backend-0", reset=True)
+    with RetriesResets(tmp_path, mode=mode, serve=diary.serve, gateway=routing) as stack:
+        for _ in range(PICKED_BY_CHANCE):
+            answer = asyncio.run(http1.request(stack.port, "POST", CHAT, headers, PROMPT))
+            assert (answer.status, answer.headers["x-backend"]) == (200, "backend-1")
+            stack.wait_idle()
+            *_, ended = diary.read()
+            assert (ended.outcome, ended.status) == ("completed", "200")
+            assert ended.served == stack.addresses[1]
+            if ended.picked == stack.addresses[0]:
+                break
+        assert ended.picked == stack.addresses[0]
+        assert stack.state()["reaped"] == 0
 
 
 def test_without_any_model_server_every_request_fails_clearly(closed: Gateway) -> None:

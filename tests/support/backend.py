@@ -43,6 +43,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     die_after: int | None = None  #: body bytes after which the connection ends
     linger: float = 0.0  #: seconds before it ends so
     reset: bool = False  #: it ends with RST instead of FIN
+    dropped_by: str = ""  #: the name of a server that does as of kind drop
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -117,7 +118,7 @@ class Server:
     ) -> bool:
         """Answer; return whether the other side stayed until the end."""
         answer = msgspec.json.decode(seen.get(ANSWER, "{}").encode("latin-1"), type=Answer)
-        if answer.kind == "drop":
+        if answer.kind == "drop" or answer.dropped_by == self.name:
             _end(writer, reset=answer.reset)
             return True
         if answer.kind == "hang":

@@ -49,7 +49,7 @@ _TIER_OF = {medium: tier for tier, media in _TIERS.items() for medium in media}
 _COMPONENTS = {"full": (0, "full_attention"), "swa": (1, "sliding_window"), "mamba": (2, "mamba")}
 """Groups and kinds of what SGLang tells apart, if it is asked to."""
 
-MAX_BLOCK_TOKENS = 65_536  #: more is not a block
+MAX_BLOCK_TOKENS = 16_384  #: more is not a block, and takes longer than 5 ms to take in
 _PACKED_TOKENS = 4096  #: formats of shorter lists are kept
 
 _decode = msgspec.msgpack.Decoder().decode

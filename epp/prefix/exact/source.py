@@ -141,7 +141,7 @@ class Source:
     def drain(self, segments: int) -> bool:
         """Take up to ``segments`` segments of blocks out of the index; True once none is left."""
         self._open.clear()
-        if not self._waiting.drain(segments * RESUMED):
+        if not self._waiting.drain(segments * ROWS):
             return False
         rows = self._shelf.segments
         for segment in self._table.segments[:segments]:

@@ -132,23 +132,24 @@ class Waiting:
         self._room.dropped += events - self._room.events
 
     def drain(self, most: int) -> bool:
-        """Drop up to ``most`` events, or blocks; True once nothing waits."""
+        """Drop ``most`` blocks, or those of a whole event more; True once nothing waits."""
         self._ready.clear()
-        while most and self._drop_first():
-            most -= 1
+        while most > 0 and (dropped := self._drop_first()):
+            most -= dropped
         return not self
 
-    def _drop_first(self) -> bool:
-        """Drop what waits for the longest, first of events; False if nothing waits."""
+    def _drop_first(self) -> int:
+        """Drop what waits for the longest, first of events; return its blocks, 0 if nothing waits."""
         if self._events:
             while self._first not in self._events:
                 self._first += 1
-            self._drop(self._first)
-        elif self._copies:
+            return self._drop(self._first)
+        if self._copies:
             if not self._front:
                 self._front += islice(self._copies, FRONT)
             self.claim(self._front.popleft())
-        return bool(self)
+            return 1
+        return 0
 
     def _count(self, key: int) -> None:
         copies = self._copies.get(key)
@@ -156,7 +157,7 @@ class Waiting:
             self._room.count(self, HASH_BYTES)
         self._copies[key] = min((copies or 0) + 1, MOST_COPIES)
 
-    def _drop(self, number: int) -> None:
+    def _drop(self, number: int) -> int:
         event = self._leave(number)
         siblings = self._by_parent.get(event.parent or 0)
         if isinstance(siblings, list) and siblings[0] == number:
@@ -165,6 +166,7 @@ class Waiting:
             del self._by_parent[event.parent or 0]
         for key in _handles(event):
             self.claim(key)
+        return max(len(event.hashes), 1)
 
     def _leave(self, number: int) -> Stored:
         event = self._events.pop(number)

@@ -61,10 +61,24 @@ def test_what_waited_of_an_engine_that_is_gone_makes_room_in_slices():
     while of.sweeping:
         before = room.events
         of.sweep(1)
-        assert before - room.events <= source.RESUMED
+        assert before - room.events <= source.ROWS
     assert (room.events, room.bytes) == (0, 0)
     of.apply(A, [stored(0, 1, parent=None), stored(16, 1, parent=1)])
     assert held(of, prompt(0, 32)) == {A: 2}
+
+
+def test_of_events_of_many_blocks_fewer_are_dropped_at_a_time():
+    """A sweep may take a millisecond; 256 events of 256 blocks each take 48."""
+    of, room = small_room(10_000_000)
+    for number in range(100):
+        of.apply(A, [stored(1_000_000 + number * 4096, 256, parent=7)])
+    assert room.events == 100
+    of.apply(A, [Cleared()])
+    while of.sweeping:
+        before = room.events
+        of.sweep(1)
+        assert before - room.events <= source.ROWS // 256
+    assert (room.events, room.bytes) == (0, 0)
 
 
 def test_what_waited_for_one_block_is_named_in_slices():

@@ -17,7 +17,7 @@ from tests.support.sidecar import recording
 
 TOLD = {
     "do_remote_prefill": True, "remote_engine_id": "e", "remote_host": "127.0.0.1",
-    "remote_port": 5600, "remote_block_ids": [[1, 2]],
+    "remote_port": 5600, "remote_block_ids": [[1, 2]], "remote_request_id": "r",
 }  # fmt: skip
 GOOD = json.dumps({"kv_transfer_params": TOLD}).encode()
 

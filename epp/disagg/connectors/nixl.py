@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from epp.disagg.connectors.base import BadAnswer, Mode, Transfer
 from epp.disagg.connectors.body import fields_of, limit, written
@@ -23,6 +23,7 @@ _ASK = Raw(
 
 Said = Annotated[str, Meta(min_length=1)]
 Block = Annotated[int, Meta(ge=0)]
+Ranks = Annotated[int, Meta(ge=1)]
 
 
 class _Told(msgspec.Struct):
@@ -34,7 +35,15 @@ class _Told(msgspec.Struct):
     remote_port: Annotated[int, Meta(ge=1, le=65535)]
     remote_block_ids: Annotated[list[list[Block] | Block], Meta(min_length=1)]
     """Of each group of layers; of older engines those of the only one."""
+    remote_request_id: Said | UnsetType = UNSET
+    """Told since before there were groups. Without it such an engine never begins to decode."""
     do_remote_decode: bool | None = None  #: then the engine that decodes would keep its blocks, too
+    tp_size: Ranks = 1
+    dcp_size: Ranks = 1
+    pp_size: Ranks = 1
+    remote_num_tokens: Block | None = None
+    remote_block_size: Ranks | None = None
+    remote_blocks_expiry_time: float | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -89,5 +98,8 @@ def params_in(answer: bytes) -> Raw:
     except msgspec.DecodeError:
         raise BadAnswer("incomplete-parameters") from None
     if not told.do_remote_prefill or told.do_remote_decode or not any(told.remote_block_ids):
+        raise BadAnswer("incomplete-parameters")
+    grouped = any(isinstance(each, list) for each in told.remote_block_ids)
+    if grouped and told.remote_request_id is UNSET:
         raise BadAnswer("incomplete-parameters")
     return raw

@@ -22,7 +22,7 @@ from epp.sim.split.legs import Kept
 BODY = b'{"prompt":""}'  #: simulated requests have none
 ANSWER = (
     b'{"kv_transfer_params":{"do_remote_prefill":true,"remote_engine_id":"sim",'
-    b'"remote_host":"sim","remote_port":1,"remote_block_ids":[[1]]}}'
+    b'"remote_host":"sim","remote_port":1,"remote_block_ids":[[1]],"remote_request_id":"r"}}'
 )  #: of a prefill engine, as far as `PrefillClient` looks
 
 

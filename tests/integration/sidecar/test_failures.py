@@ -236,7 +236,7 @@ def test_a_stream_that_was_opened_before_a_doubt_shows_no_token_of_after_it(open
     """Such streams begin before the engine has computed anything: that they began proves nothing."""
     told = {
         "do_remote_prefill": True, "remote_engine_id": "e", "remote_host": "127.0.0.1",
-        "remote_port": 1, "remote_block_ids": [[1]],
+        "remote_port": 1, "remote_block_ids": [[1]], "remote_request_id": "r",
     }  # fmt: skip
 
     async def main() -> None:

@@ -139,6 +139,7 @@ def test_a_broken_answer_is_refused(answer: bytes) -> None:
 TOLD = {
     "do_remote_prefill": True, "do_remote_decode": False, "remote_engine_id": "e",
     "remote_host": "10.0.0.2", "remote_port": 5600, "remote_block_ids": [[1, 2], []],
+    "remote_request_id": "r",
 }  # fmt: skip
 
 
@@ -150,7 +151,10 @@ TOLD = {
         {"remote_engine_id": 7}, {"remote_block_ids": []}, {"remote_block_ids": [[]]},
         {"remote_block_ids": [None]}, {"remote_block_ids": ["a"]}, {"remote_block_ids": [["a"]]},
         {"remote_block_ids": [[-1]]}, {"remote_block_ids": "abc"}, {"do_remote_prefill": "true"},
-        {"do_remote_prefill": False}, {"do_remote_decode": True},
+        {"do_remote_prefill": False}, {"do_remote_decode": True}, {"remote_request_id": ""},
+        {"remote_request_id": None}, {"remote_request_id": 7}, {"tp_size": 0}, {"tp_size": "1"},
+        {"dcp_size": None}, {"pp_size": 1.5}, {"remote_num_tokens": -1}, {"remote_block_size": 0},
+        {"remote_blocks_expiry_time": "soon"},
     ],
     ids=str,
 )  # fmt: skip
@@ -160,9 +164,19 @@ def test_parameters_that_no_engine_could_use_are_refused(wrong: dict[str, Any]) 
         return CONNECTORS["nixlv2"].decode_body(b"{}", answer, transfer())
 
     assert msgspec.json.decode(decode(TOLD)) == {"kv_transfer_params": TOLD}
-    assert decode(TOLD | {"remote_block_ids": [1, 2]})  # of vLLM before groups of layers
+    assert decode(TOLD | {"remote_num_tokens": 32, "remote_blocks_expiry_time": 1.5, "new": [{}]})
+    old = {name: value for name, value in TOLD.items() if name != "remote_request_id"}
+    assert decode(old | {"remote_block_ids": [1, 2]})  # of vLLM before groups of layers
     with pytest.raises(BadAnswer, match="incomplete-parameters"):
         decode(TOLD | wrong)
+
+
+def test_parameters_for_which_an_engine_would_wait_for_ever_are_refused() -> None:
+    """vLLM 0.32 waits for a cache without ``remote_request_id``, but never asks for it."""
+    told = {name: value for name, value in TOLD.items() if name != "remote_request_id"}
+    answer = msgspec.json.encode({"kv_transfer_params": told})
+    with pytest.raises(BadAnswer, match="incomplete-parameters"):
+        CONNECTORS["nixlv2"].decode_body(b"{}", answer, transfer())
 
 
 @pytest.mark.parametrize("told", [[TOLD], "x", 1, True], ids=str)

@@ -15,7 +15,7 @@ from tests.support import build
 
 PARAMS = (
     b'{"do_remote_prefill":true,"remote_engine_id":"e","remote_host":"h","remote_port":1,'
-    b'"remote_block_ids":[[1]]}'
+    b'"remote_block_ids":[[1]],"remote_request_id":"r"}'
 )
 PREFILL, DECODE = build.endpoint("p"), build.endpoint("d")
 

@@ -38,6 +38,15 @@ THREADS = 2
 MOST_WAITING = 64  #: requests; more are not tokenized
 REMEMBERED_BYTES = 64 << 20  #: of text and token ids of pieces
 MOST_KEPT = 4  #: models that were read
+USUAL = {
+    "add_special_tokens": {"chat": False, "completions": True},
+    "chat_template": None,
+    "continue_final_message": False,
+    "truncate_prompt_tokens": None,
+}
+"""What a request may ask of the engine's tokenizing, and without which it is done as here."""
+GIVEN = ("messages", "tools", "chat_template", "continue_final_message")
+"""Not to be said by a request in ``chat_template_kwargs``: engines refuse it, or render otherwise."""
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token")
 
 
@@ -230,6 +239,10 @@ def _back(
 def _tokens(model: Model, form: str, body: bytes) -> Tokens:
     try:
         asked = msgspec.json.decode(body)
+        if not isinstance(asked, dict):
+            raise NoTokens("unreadable")
+        if not _is_usual(asked, form):
+            raise NoTokens("options")
         if form == "chat":
             ids = [model.chat(asked)]
         else:
@@ -240,6 +253,16 @@ def _tokens(model: Model, form: str, body: bytes) -> Tokens:
         raise NoTokens("template") from None
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         raise NoTokens("unreadable") from None
+
+
+def _is_usual(asked: Mapping[str, Any], form: str) -> bool:
+    """Whether an engine renders and tokenizes the prompt as it does without being told how."""
+    for name, usual in USUAL.items():
+        value = asked.get(name)
+        if value is not None and value != (usual[form] if isinstance(usual, dict) else usual):
+            return False
+    more = asked.get("chat_template_kwargs")
+    return not isinstance(more, dict) or not any(name in more for name in GIVEN)
 
 
 def _size(text: str, ids: bytes) -> int:

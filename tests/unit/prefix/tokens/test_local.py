@@ -100,6 +100,15 @@ def test_of_a_conversation_only_the_new_tail_is_tokenized(folder: Path) -> None:
         (request({}, "completions"), "unreadable"),
         (request({"messages": [5]}), "template"),
         (request(say("x"), multimodal=True), "media"),
+        (request(say("x") | {"truncate_prompt_tokens": 5}), "options"),
+        (request(say("x") | {"add_special_tokens": True}), "options"),
+        (request(say("x") | {"continue_final_message": True}), "options"),
+        (request(say("x") | {"chat_template": "{{ messages }}"}), "options"),
+        (request(say("x") | {"chat_template_kwargs": {"messages": []}}), "options"),
+        (request(say("x") | {"chat_template_kwargs": {"chat_template": ""}}), "options"),
+        (request({"prompt": "x", "add_special_tokens": False}, "completions"), "options"),
+        (request({"prompt": "x", "truncate_prompt_tokens": -1}, "completions"), "options"),
+        (InferenceRequest("r", {}, b"[]", format="chat"), "unreadable"),
     ],
 )
 def test_what_cannot_be_tokenized_says_why(
@@ -107,6 +116,16 @@ def test_what_cannot_be_tokenized_says_why(
 ) -> None:
     with pytest.raises(NoTokens, match=reason):
         told(folder, asked)
+
+
+def test_options_that_change_nothing_are_no_hindrance(folder: Path) -> None:
+    usual: dict[str, Any] = {
+        "add_special_tokens": False, "continue_final_message": False, "truncate_prompt_tokens": None,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }  # fmt: skip
+    assert told(folder, request(say("x") | usual)).ids == told(folder, request(say("x"))).ids
+    completion = {"prompt": "x", "add_special_tokens": True}
+    assert told(folder, request(completion, "completions")).count
 
 
 def test_a_request_that_is_nested_too_deeply_to_read_goes_on_without(folder: Path) -> None:

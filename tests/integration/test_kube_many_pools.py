@@ -202,7 +202,11 @@ def test_pools_come_and_go_and_take_what_is_known_of_them_along(tmp_path: Path) 
 
                 await eventually(came)
                 assert await ask(gateway, cluster="third") == "127.0.0.2:8001"
-                assert (await picker.state())["open_exchanges"] == 0
+
+                async def nothing_is_open() -> bool:
+                    return (await picker.state())["open_exchanges"] == 0
+
+                await eventually(nothing_is_open)  # no log tells why the callers left
 
     asyncio.run(main())
 

@@ -97,7 +97,7 @@ CEILINGS = {
     "1,000 endpoints x 8k tokens: p99 ms": 50.0,
     "stream lean: picker CPU 1,000 / 100 chunks": 5.0,
     "100-chunk stream: picker + Envoy CPU lean / stock": 2.0,
-    "100-chunk stream: picker + Envoy CPU lean / stock on grpc.aio": 0.5,
+    "100-chunk stream: picker + Envoy CPU lean / stock on grpc.aio": 1.0,
     "access log, 2,000 entries/s: percent of a core": 25.0,
     "KV events: CPU us a block": 30.0,
     "KV look-up, 8k tokens of 1,000 endpoints: CPU ms": 3.0,

@@ -71,32 +71,34 @@ class AccessLogs:
         await call.write(als_pb2.StreamAccessLogsResponse().SerializeToString())
 
     async def _take(self, entries: Any) -> None:
-        """Take a batch; of one that nobody's Envoy sends, a part a turn of the loop.
-
-        What we refused ourselves has no open exchange, but a client may ask again by the same id.
-        """
+        """Take a batch; of one that nobody's Envoy sends, a part a turn of the loop."""
         for number, logged in enumerate(entries, 1):
-            ends = logged.common_properties.access_log_type in _ENDS
-            if ends and logged.response.response_code_details != _REFUSED:
-                self._unseen.entry(read(logged))
+            if (entry := read(logged)) is not None:
+                self._unseen.entry(entry)
             if not number % AT_ONCE:
                 await asyncio.sleep(0)
 
 
-def read(logged: Any) -> Entry:
+def read(logged: Any) -> Entry | None:
     """Translate one entry of a `logged.StreamAccessLogsMessage`. What is not there is not looked at.
+
+    Return None if it tells of no end, or of what we refused ourselves: that has no open exchange, and a
+    client may ask again by the same id.
 
     Each look into a part of the message makes an object, so no part is looked into twice, and of
     parts that have few values each value is read once. 2,000 entries a second come through here.
     """
     common, response = logged.common_properties, logged.response
+    details = response.response_code_details
+    if common.access_log_type not in _ENDS or details == _REFUSED:
+        return None
     status, flags = status_of(response.response_code), flags_of(common.response_flags)
     usage, first = _measured(common.metadata.filter_metadata)
     arrived, whole = _seconds(common.time_to_last_rx_byte), _seconds(common.duration)
     told = whole > 0 or common.HasField("duration")
     return Entry(
         request_id=logged.request.request_id,
-        outcome=_outcome(status, response.response_code_details, flags),
+        outcome=_outcome(status, details, flags),
         status=status,
         served=address_of(common.upstream_remote_address),
         response_bytes=response.response_body_bytes,

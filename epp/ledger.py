@@ -19,13 +19,15 @@ class InFlight:
     """Counts of one endpoint. Read the fields; only `Ledger` and `Reservation` write them."""
 
     __slots__ = (
-        "computing", "gone", "legs_only", "recent", "recent_tokens", "requests", "tokens", "told",
-        "total_tokens", "window",
+        "computing", "gone", "heard", "heard_tokens", "legs_only", "recent", "recent_tokens",
+        "requests", "tokens", "told", "total_tokens", "window",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.requests = 0  #: picked by us and not yet ended
+        self.requests = 0  #: picked by us, or by peers that we hear, and not yet ended
         self.tokens = 0  #: uncached prompt tokens of those
+        self.heard = 0  #: those of `requests` that peers picked
+        self.heard_tokens = 0  #: uncached prompt tokens of those, part of `tokens`
         self.recent = 0  #: those of `requests` that were picked after the scrape read at `window`
         self.recent_tokens = 0  #: uncached prompt tokens of those, part of `tokens`
         self.gone = 0  #: picked before `window`, ended after it: that scrape still counts them
@@ -35,6 +37,16 @@ class InFlight:
         self.legs_only = True  #: nothing is decoded here, as far as we sent it
         self.computing: dict[str, Reservation] = {}  #: by request, while their tokens count
 
+    @property
+    def own(self) -> int:
+        """Requests that we picked ourselves: those of all pickers add up."""
+        return self.requests - self.heard
+
+    @property
+    def own_tokens(self) -> int:
+        """Uncached prompt tokens of `own`."""
+        return self.tokens - self.heard_tokens
+
 
 NOTHING = InFlight()  #: shared and never written: what an unknown endpoint has in flight
 
@@ -42,12 +54,19 @@ NOTHING = InFlight()  #: shared and never written: what an unknown endpoint has 
 class Reservation:
     """One request's place on one endpoint, until released."""
 
-    __slots__ = ("_counts", "_lasting", "_request", "_tokens", "_window")
+    __slots__ = ("_counts", "_heard", "_lasting", "_request", "_tokens", "_window")
 
     def __init__(
-        self, counts: InFlight, tokens: int, *, lasting: bool = False, request: str = ""
+        self,
+        counts: InFlight,
+        tokens: int,
+        *,
+        lasting: bool = False,
+        request: str = "",
+        heard: bool = False,
     ) -> None:
         tokens = max(tokens, 0)
+        self._heard = heard
         self._request = request
         self._lasting = lasting  #: its tokens stay booked until the exchange is over
         self._counts: InFlight | None = counts
@@ -58,6 +77,9 @@ class Reservation:
         counts.total_tokens += tokens or 1
         counts.recent += 1
         counts.recent_tokens += tokens
+        if heard:
+            counts.heard += 1
+            counts.heard_tokens += tokens
         if request and tokens and not lasting:
             counts.computing[request] = self
 
@@ -80,6 +102,7 @@ class Reservation:
             return
         self._drop_tokens(counts)
         counts.requests -= 1
+        counts.heard -= self._heard
         if self._window == counts.window:
             counts.recent -= 1
         else:
@@ -87,6 +110,8 @@ class Reservation:
 
     def _drop_tokens(self, counts: InFlight) -> None:
         counts.tokens -= self._tokens
+        if self._heard:
+            counts.heard_tokens -= self._tokens
         if self._window == counts.window:
             counts.recent_tokens -= self._tokens
         self._tokens = 0
@@ -109,11 +134,12 @@ class Ledger:
         output: int = 0,
         request: str = "",
         leg: bool = False,
+        heard: bool = False,
     ) -> Reservation:
         """Book one request of ``tokens`` uncached prompt tokens (>= 0) on ``endpoint``. O(1).
 
         With ``output`` tokens that are expected of it, all stay booked until it is over. `computed`
-        knows it by ``request``, its id. A ``leg`` is decoded elsewhere.
+        knows it by ``request``, its id. A ``leg`` is decoded elsewhere. A peer's is ``heard`` of.
         """
         counts = self._counts.get(endpoint.id) or self._add(endpoint.id)
         self.follow(counts, endpoint)
@@ -121,7 +147,9 @@ class Ledger:
             counts.legs_only = counts.told = False  # ends of legs say nothing of others' prefills
         # One that was away for hours must not get every cold prompt until it has caught up.
         counts.total_tokens = max(counts.total_tokens, self._most_used - CATCH_UP_TOKENS)
-        reservation = Reservation(counts, tokens + output, lasting=output > 0, request=request)
+        reservation = Reservation(
+            counts, tokens + output, lasting=output > 0, request=request, heard=heard
+        )
         self._most_used = max(self._most_used, counts.total_tokens)
         return reservation
 

@@ -173,6 +173,25 @@ class Observer(Protocol):
 
 
 @runtime_checkable
+class Sharer(Protocol):
+    """Learns from picks, and so from those of other replicas of the picker, too."""
+
+    def share(self, request: InferenceRequest, pick: Pick) -> bytes:
+        """Return what others are to learn from a pick, without content; b"" if nothing."""
+        ...
+
+    def heard(self, fact: bytes, endpoint: Endpoint, prefill: Endpoint | None) -> None:
+        """Learn what `share` told another replica's, of a request that went to ``endpoint``.
+
+        ``prefill`` computes its prompt, if that is elsewhere.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
 class Screener(Protocol):
     """Removes endpoints before anything is computed for them."""
 

@@ -63,7 +63,12 @@ class Board:
     def in_flight(self, endpoint: Endpoint) -> dict[str, int]:
         """What this picker has in flight there, as ``/debug/pool`` shows it."""
         counts = self._ledger.get(endpoint.id)
-        return {"in_flight_requests": counts.requests, "in_flight_tokens": counts.tokens}
+        return {
+            "in_flight_requests": counts.own,
+            "in_flight_tokens": counts.own_tokens,
+            "peers_requests": counts.heard,
+            "peers_tokens": counts.heard_tokens,
+        }
 
     async def answer(self, *, ready: bool) -> bytes:
         """What ``/debug/live`` answers, as JSON; for all that ask within half a second the same."""

@@ -150,6 +150,21 @@ class ApproxPrefixCacheProducer:
             if endpoint.address == ending.served and self._index.held(endpoint.id):
                 self._learn(endpoint, match)
 
+    def share(self, request: InferenceRequest, pick: Pick) -> bytes:
+        """See `plugin.Sharer.share`: the prompt's blocks."""
+        match = request.prefix.get(self._name)
+        return b"" if match is None else blocks.packed(match.blocks, match.block_tokens)
+
+    def heard(self, fact: bytes, endpoint: Endpoint, prefill: Endpoint | None) -> None:
+        """See `plugin.Sharer.heard`: what another replica sent there is held there, too."""
+        chain, block_tokens = blocks.unpacked(fact)
+        if block_tokens != self._block_tokens((endpoint,)):
+            return  # blocks of another size match nothing here
+        match = PrefixMatch(chain, block_tokens, {})
+        for each in (endpoint, prefill):
+            if each is not None:
+                self._learn(each, match)
+
     def forget(self, endpoint_id: EndpointId) -> None:
         """See `plugin.PoolWatcher.forget`."""
         self._index.forget(endpoint_id)

@@ -14,6 +14,9 @@ chaining on the parent's hash is how vLLM names its KV blocks (``hash_block_toke
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
+from collections.abc import Sequence
 from typing import cast
 
 from xxhash import xxh3_64_intdigest
@@ -24,6 +27,8 @@ BYTES_PER_TOKEN = 4  #: of the canonical prompt; exact for token ids, an estimat
 BLOCK_TOKENS = 64
 MAX_BLOCKS = 2048
 RUN = 16  #: blocks that are remembered together
+
+_SIZE = struct.Struct("<Q")
 
 
 def root(model: str, salt: str = "", *, secret: bytes = b"") -> int:
@@ -104,6 +109,28 @@ def block_hashes(
             parent = run[-1]
     chain += _chain(prompt, parent, range(whole * size, count * size, size))
     return cast("tuple[BlockHash, ...]", tuple(chain))
+
+
+def packed(chain: Sequence[BlockHash], block_tokens: int) -> bytes:
+    """Return hashes as they are told to other pickers: tokens per block, then 64 bits each."""
+    hashes = array("Q", chain)
+    if sys.byteorder == "big":
+        hashes.byteswap()
+    return _SIZE.pack(block_tokens) + hashes.tobytes()
+
+
+def unpacked(fact: bytes) -> tuple[tuple[BlockHash, ...], int]:
+    """Return what was `packed`.
+
+    Raises:
+        ValueError: nothing was.
+    """
+    if len(fact) <= _SIZE.size or len(fact) % _SIZE.size:
+        raise ValueError(f"{len(fact)} bytes are no hashes of blocks")
+    hashes = array("Q", fact[_SIZE.size :])
+    if sys.byteorder == "big":
+        hashes.byteswap()
+    return cast("tuple[BlockHash, ...]", tuple(hashes)), _SIZE.unpack_from(fact)[0]
 
 
 def _chain(prompt: bytes, parent: int, starts: range) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ from epp.model import (
     MediaMatch,
     Pick,
 )
+from epp.prefix.blocks import packed, unpacked
 from epp.prefix.index import PrefixIndex
 from epp.telemetry.encoder import EncoderCounts
 
@@ -95,6 +96,20 @@ class MmEmbeddingsCacheProducer:
             # One that holds nothing may be gone by now, and nobody would forget it again.
             if endpoint.address == ending.served and self._seen.held(endpoint.id):
                 self._learn(endpoint, match)
+
+    def share(self, request: InferenceRequest, pick: Pick) -> bytes:
+        """See `plugin.Sharer.share`: the media, unless they are encoded elsewhere."""
+        match = request.media_match
+        if match is None or pick.encode:
+            return b""
+        return packed([BlockHash(item) for item in match.items], 1)
+
+    def heard(self, fact: bytes, endpoint: Endpoint, prefill: Endpoint | None) -> None:
+        """See `plugin.Sharer.heard`."""
+        items, _ = unpacked(fact)
+        match = MediaMatch(items[:MOST], {})
+        for each in filter(None, (endpoint, prefill)):
+            self._learn(each, match)
 
     def forget(self, endpoint_id: EndpointId) -> None:
         """See `plugin.PoolWatcher.forget`."""

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 from epp import plugin
 from epp.config.units import parse_duration
 from epp.headers import RANK
 from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Outcome, Pick, PrefixMatch
+from epp.prefix import blocks
 from epp.prefix.approx import ApproxPrefixCacheProducer
 from epp.prefix.exact.events import Tier
 from epp.prefix.exact.index import ExactIndex, Known
@@ -39,6 +41,14 @@ class ExactMatch(PrefixMatch, frozen=True, kw_only=True):
     known: Known  #: what events told, of all endpoints
     picks: PrefixMatch | None  #: what our own picks say
     guessed: frozenset[EndpointId]  #: of whom `picks` say more, and events are not all there
+
+
+class _Coming(msgspec.Struct, frozen=True, array_like=True):
+    """What a pick of another picker will bring to one engine."""
+
+    chain: bytes  #: see `blocks.packed`
+    held: Annotated[int, Meta(ge=0)]  #: leading blocks that it held then
+    rank: Annotated[int, Meta(ge=0)]
 
 
 class PrecisePrefixCacheProducer:
@@ -152,6 +162,33 @@ class PrecisePrefixCacheProducer:
         if computed:
             self._owe(match.known, pick.prefill or pick.endpoints[0], ending.picked_at)
 
+    def share(self, request: InferenceRequest, pick: Pick) -> bytes:
+        """See `plugin.Sharer.share`: what the pick will bring, and what picks let believe."""
+        match = request.prefix.get(self._name)
+        believed = self._picks.share(_believed(request, self._name), pick)
+        told: list[_Coming] = []
+        if isinstance(match, ExactMatch):
+            named = rank_of(pick)
+            for each in filter(None, (pick.endpoints[0], pick.prefill)):
+                best = match.known.ranks.get(each.id, 0)
+                chain = blocks.packed(match.known.chain_of(each.id), self.index.block_tokens)
+                held = match.known.blocks.get(each.id, 0) if named in (None, best) else 0
+                told.append(_Coming(chain, held, best if named is None else named))
+        return msgspec.msgpack.encode((believed, told)) if believed or told else b""
+
+    def heard(self, fact: bytes, endpoint: Endpoint, prefill: Endpoint | None) -> None:
+        """See `plugin.Sharer.heard`. Until an engine's events tell, its blocks are expected."""
+        believed, told = msgspec.msgpack.decode(fact, type=tuple[bytes, list[_Coming]])
+        if believed:
+            self._picks.heard(believed, endpoint, prefill)
+        for each, coming in zip(filter(None, (endpoint, prefill)), told, strict=False):
+            chain, block_tokens = blocks.unpacked(coming.chain)
+            if block_tokens == self.index.block_tokens:
+                self.index.expect(
+                    each.id, chain, until=self._until(each.id, coming.rank), rank=coming.rank,
+                    held=min(coming.held, len(chain)),
+                )  # fmt: skip
+
     def forget(self, endpoint_id: EndpointId) -> None:
         """See `plugin.PoolWatcher.forget`; of events, the collector knows better."""
         self._picks.forget(endpoint_id)
@@ -247,14 +284,18 @@ class PrecisePrefixCacheProducer:
             rank = best
         elif rank != best:
             held = self.index.by_rank(endpoint.id, (rank,), chain)[rank]
-        if self._ttl is None:
-            seconds = EXPECTED_SECONDS[self.trust(endpoint.id, rank).level]
-        else:
-            seconds = self._ttl
         self.index.expect(
-            endpoint.id, chain, until=self._clock.now() + seconds, rank=rank,
+            endpoint.id, chain, until=self._until(endpoint.id, rank), rank=rank,
             held=held, request=request.id,
         )  # fmt: skip
+
+    def _until(self, endpoint_id: EndpointId, rank: int) -> float:
+        """Return when to expect no more what a pick was to bring."""
+        if self._ttl is None:
+            seconds = EXPECTED_SECONDS[self.trust(endpoint_id, rank).level]
+        else:
+            seconds = self._ttl
+        return self._clock.now() + seconds
 
     def _witness(self, request: InferenceRequest, pick: Pick, known: Known) -> Engine | None:
         """Return the engine whose own count can be compared; None if it counts something else.

@@ -27,6 +27,7 @@ from epp import headers, plugin
 from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Pick
 
 MAX_SESSIONS = 100_000
+DIGEST = 16  #: bytes of a session's digest
 ATTRIBUTES = frozenset({"agent-identity", "SessionID", "session-id-producer"})
 """Names of the one request attribute there is: the session found by whichever is configured."""
 
@@ -76,6 +77,14 @@ class Memory(Protocol):
         """Note where the session was sent."""
         ...
 
+    def name(self, request: InferenceRequest) -> bytes:
+        """A digest of the session, `DIGEST` bytes; b"" if none is kept here."""
+        ...
+
+    def learn_name(self, session: bytes, endpoint: Endpoint) -> None:
+        """Note where the session of that digest was sent."""
+        ...
+
     def token(self, endpoint: Endpoint) -> Mapping[str, str]:
         """Headers that tell the client its endpoint."""
         ...
@@ -112,6 +121,13 @@ class InHeader:
     def learn(self, request: InferenceRequest, endpoint: Endpoint) -> None:
         """See `Memory.learn`."""
 
+    def name(self, request: InferenceRequest) -> bytes:
+        """See `Memory.name`. The client keeps it."""
+        return b""
+
+    def learn_name(self, session: bytes, endpoint: Endpoint) -> None:
+        """See `Memory.learn_name`."""
+
     def token(self, endpoint: Endpoint) -> Mapping[str, str]:
         """See `Memory.token`."""
         name = f"{endpoint.namespace}/{endpoint.name or endpoint.address}"
@@ -145,7 +161,7 @@ class InMemory:
 
     def find(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> int | None:
         """See `Memory.find`."""
-        session = self._session(request)
+        session = self.name(request)
         home = self._homes.get(session) if session else None
         if home is None or self._clock.now() - home[1] > self._ttl:
             return None
@@ -153,9 +169,12 @@ class InMemory:
 
     def learn(self, request: InferenceRequest, endpoint: Endpoint) -> None:
         """See `Memory.learn`."""
-        session = self._session(request)
-        if not session:
-            return
+        session = self.name(request)
+        if session:
+            self.learn_name(session, endpoint)
+
+    def learn_name(self, session: bytes, endpoint: Endpoint) -> None:
+        """See `Memory.learn_name`."""
         now = self._clock.now()
         self._homes[session] = (endpoint.id, now)
         self._homes.move_to_end(session)
@@ -178,12 +197,12 @@ class InMemory:
     def __len__(self) -> int:
         return len(self._homes)
 
-    def _session(self, request: InferenceRequest) -> bytes:
-        """A digest of the first id found, of fixed size however long the client's is."""
+    def name(self, request: InferenceRequest) -> bytes:
+        """See `Memory.name`: a digest of the first id found, of fixed size however long the client's is."""
         for header in self._headers:  # "" asks for the request's attribute
             name = request.headers.get(header) if header else request.session
             if name:
-                return blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+                return blake2b(name.encode("utf-8", "surrogateescape"), digest_size=DIGEST).digest()
         return b""
 
     def _sweep(self, now: float) -> None:
@@ -222,6 +241,18 @@ class SessionAffinity:
 
     def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
         """See `plugin.Observer.ended`."""
+
+    def share(self, request: InferenceRequest, pick: Pick) -> bytes:
+        """See `plugin.Sharer.share`: a digest of the session."""
+        return b"" if self._followed(pick, "") is None else self.memory.name(request)
+
+    def heard(self, fact: bytes, endpoint: Endpoint, prefill: Endpoint | None) -> None:
+        """See `plugin.Sharer.heard`."""
+        if len(fact) != DIGEST:
+            raise ValueError(f"{len(fact)} bytes are no session")
+        followed = prefill if self._prefill else endpoint
+        if followed is not None:
+            self.memory.learn_name(fact, followed)
 
     def answer_headers(
         self, request: InferenceRequest, pick: Pick, served: str

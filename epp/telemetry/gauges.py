@@ -46,11 +46,11 @@ def pool_gauges(pool: str, endpoints: Endpoints, ledger: Ledger) -> Iterator[tup
         yield name, _count(pool, endpoints, test)
     yield (
         f"{PREFIX}inflight_requests",
-        lambda: {_in_flight(e): ledger.get(e.id).requests for e in endpoints()},
+        lambda: {_in_flight(e): ledger.get(e.id).own for e in endpoints()},
     )
     yield (
         f"{PREFIX}inflight_tokens",
-        lambda: {_in_flight(e): ledger.get(e.id).tokens for e in endpoints()},
+        lambda: {_in_flight(e): ledger.get(e.id).own_tokens for e in endpoints()},
     )
 
 

@@ -17,6 +17,8 @@ from msgspec import Meta
 from epp import plugin
 from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Pick
 
+COLD = b"\x01"  #: tells other pickers of a cold prompt
+
 
 class NoHitLruScorer:
     """Scores ``1 - rank / (n - 1)`` for a cold prompt, 0.5 for all once anybody holds a block.
@@ -58,19 +60,34 @@ class NoHitLruScorer:
 
     def picked(self, request: InferenceRequest, pick: Pick) -> None:
         """See `plugin.Observer.picked`."""
-        match = request.match(self._producer)
-        if match is not None and any(match.held.values()):
-            return
-        self._use(pick.endpoints[0].id)
-        if pick.prefill is not None:
-            self._use(pick.prefill.id)
+        if not self._held(request):
+            self._learn(pick.endpoints[0], pick.prefill)
 
     def ended(self, request: InferenceRequest, pick: Pick, ending: Ending) -> None:
         """See `plugin.Observer.ended`."""
 
+    def share(self, request: InferenceRequest, pick: Pick) -> bytes:
+        """See `plugin.Sharer.share`: a cold prompt goes there."""
+        return b"" if self._held(request) else COLD
+
+    def heard(self, fact: bytes, endpoint: Endpoint, prefill: Endpoint | None) -> None:
+        """See `plugin.Sharer.heard`."""
+        if fact != COLD:
+            raise ValueError(f"{len(fact)} bytes are no word on a cold prompt")
+        self._learn(endpoint, prefill)
+
     def forget(self, endpoint_id: EndpointId) -> None:
         """See `plugin.PoolWatcher.forget`."""
         self._last.pop(endpoint_id, None)
+
+    def _held(self, request: InferenceRequest) -> bool:
+        match = request.match(self._producer)
+        return match is not None and any(match.held.values())
+
+    def _learn(self, endpoint: Endpoint, prefill: Endpoint | None) -> None:
+        self._use(endpoint.id)
+        if prefill is not None:
+            self._use(prefill.id)
 
     def _warm(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> bool:
         match = request.match(self._producer)

@@ -13,6 +13,8 @@ from epp.catalog import Catalog
 from epp.exchange import Exchange, Told
 from epp.ledger import Ledger
 from epp.model import Arrival, Outcome, Usage
+from epp.peers.hearing import Hearing
+from epp.peers.telling import Telling
 from epp.pipeline import retire
 from epp.plugin import Observer
 from epp.pool import Pool
@@ -65,6 +67,11 @@ class Replica:
         self._draw = random.Random(f"{seed}/picker/{number}")
         self._scraped: dict[int, tuple[Pod, float, float]] = {}  # by pod: phase, last scrape
         forecaster = Forecaster(self.ledger, timeline)
+        self.telling: Telling | None = None
+        if pickers.peers_seconds is not None and pickers.replicas > 1:
+            self.telling = Telling(self.ledger, lambda: self.pipeline, timeline)
+        self.hearing = Hearing(self.pool, self.ledger, forecaster, lambda: self.plugins, timeline)
+        observers = (forecaster,) if self.telling is None else (forecaster, self.telling)
         parts = Parts(
             clock=timeline,
             random=random.Random(f"{seed}/choices/{number}"),
@@ -73,7 +80,7 @@ class Replica:
             catalog=policy.catalog,
             book=RuleBook(),
             allow_experimental=True,
-            extra_observers=(forecaster,),
+            extra_observers=observers,
             forecaster=forecaster,
         )
         _, self.pipeline = configure(policy.text, parts, source=policy.name)

@@ -26,6 +26,7 @@ from epp.sim.fleet.leap import News
 from epp.sim.fleet.members import Members, configs_of
 from epp.sim.fleet.pod import Pod
 from epp.sim.fleet.replica import Policy, Replica
+from epp.sim.fleet.rumours import Rumours
 from epp.sim.fleet.scenario import Scenario
 from epp.sim.fleet.story import Moment, Outcome, Story
 from epp.sim.fleet.timeline import Timeline, VirtualLoop
@@ -100,6 +101,8 @@ class World:
             Replica(i, policy, scenario.pickers, timeline=self.timeline, seed=seed)
             for i in range(scenario.pickers.replicas)
         ]
+        seconds = scenario.pickers.peers_seconds
+        self._rumours = None if seconds is None else Rumours(self.replicas, seconds, self.timeline)
         hear = [replica.feeds for replica in self.replicas if replica.reads_events]
         if hear:
             configs = [msgspec.structs.replace(each, journal=True) for each in configs]
@@ -211,6 +214,7 @@ class World:
         if isinstance(result, Exception):
             raise result
         opened.exchange = result
+        self._notice(opened)
         if opened.job.id not in self._open:
             result.end(Ended.ABANDONED)  # its client left while it waited
             return
@@ -232,6 +236,11 @@ class World:
         pod.sent += 1
         self._forwarded += 1
         self._go_on(opened, result)
+
+    def _notice(self, opened: _Open) -> None:
+        """Its picker has something to tell."""
+        if self._rumours is not None:
+            self._rumours.notice(opened.replica)
 
     def _go_on(self, opened: _Open, exchange: Exchange) -> None:
         """Have a routed request's prompt computed elsewhere, if it is to be and was not yet."""
@@ -292,6 +301,7 @@ class World:
             if opened is not None and opened.exchange is not None:
                 opened.story.first_at = now
                 opened.replica.first_token(opened.exchange)
+                self._notice(opened)
         if pod.config.journal:
             self._publisher.publish(pod)
         for finished in news.finished:
@@ -348,6 +358,7 @@ class World:
         if opened.exchange is not None and not opened.exchange.ended:
             ended = Ended.ABANDONED if outcome == "abandoned" else Ended.FAILED
             opened.exchange.end(ended, status=None if outcome == "abandoned" else 503)
+        self._notice(opened)
         if opened.pod is not None:
             opened.pod.sent -= 1
             self._forwarded -= 1

@@ -1,0 +1,1 @@
+"""Replicas of the picker that tell each other what they sent where."""

@@ -13,6 +13,7 @@ from epp.traffic.trace import Trace
 
 PROFILE = "qwen3-32b-h200-tp2"
 AMPLE, TIGHT = 767_000, 250_000  #: tokens that an engine's KV cache holds
+PEERS_SECONDS = 0.05  #: until replicas know what another one did, where they tell each other
 LONGER = 4  #: times as many requests, for caches that are warm in most of a run
 CONVERSATION, SYNTHETIC = "conversation_trace.jsonl", "synthetic_trace.jsonl"
 AGENTS = "weka_fleet_1h_96k.mooncake.jsonl.gz"
@@ -50,7 +51,7 @@ def cells(traces: Traces, requests: int) -> list[Cell]:
 
 
 def demand_for(cell: Cell, seed: int) -> Demand:
-    """Return a cell's traffic: of a trace, requests from its second half on.
+    """Return a cell's traffic: of a trace, requests of its second half, others for each seed.
 
     The prices of the policy were chosen on the first half of one trace, and on other seeds.
     """
@@ -59,7 +60,9 @@ def demand_for(cell: Cell, seed: int) -> Demand:
         return demand_of(traffic, seed)
     trace = traced(traffic)
     half = len(trace.records) // 2
-    records = trace.records[half : half + traffic.requests]
+    more = max(len(trace.records) - half - traffic.requests, 0)  # that a part may begin later
+    first = half + (seed - 1) * traffic.requests % (more + 1)
+    records = trace.records[first : first + traffic.requests]
     begins = records[0].at
     moved = tuple(msgspec.structs.replace(each, at=each.at - begins) for each in records)
     return demand_from(Trace(moved, trace.block_tokens), traffic, seed)

@@ -8,15 +8,16 @@ from statistics import fmean
 
 import msgspec
 
-from epp.sim.report.seeds import interval
-from epp.sim.study.cells import LONGER
+from epp.sim.report.seeds import Interval, interval
+from epp.sim.study.cells import LONGER, PEERS_SECONDS
 
 OURS, DEFAULT = "best", "llm-d-2-2-3"
+ALONE = "best-alone"  #: ours, of replicas that tell each other nothing: no rival
 ORACLE = "oracle"  #: knows all: no rival, but what could be had at most
 BY_P99, BY_P50 = 4, 2  #: how many go on to more seeds
 COLUMNS = (
     "cell", "p99 / best other", "which", "p50 / best other",
-    "p90: default / ours", "default / oracle", "holds",
+    "p99 less best other's, in pairs", "p90: default / ours", "default / oracle", "holds",
 )  # fmt: skip
 CLOSE, MEDIAN = 1.05, 1.10  #: times the best p99 and the best p50 that are still a success
 
@@ -42,6 +43,7 @@ class Verdict(msgspec.Struct, frozen=True):
     p90_default: float  #: of the default over ours
     p90_bound: float  #: of the default over the oracle's
     best: str  #: of the others, by p99
+    pairs: Interval  #: p99 of ours less that of `best`, in runs with the same traffic
 
     @property
     def holds(self) -> bool:
@@ -54,10 +56,10 @@ def finalists(results: Sequence[Result]) -> list[str]:
 
     Ours, the default and the oracle are always among them.
     """
-    others = [each for each in results if each.policy not in (OURS, DEFAULT, ORACLE)]
+    others = [each for each in results if each.policy not in (OURS, ALONE, DEFAULT, ORACLE)]
     best = sorted(others, key=lambda each: each.p99)[:BY_P99]
     best += sorted(others, key=lambda each: each.p50)[:BY_P50]
-    return list(dict.fromkeys([OURS, DEFAULT, ORACLE, *(each.policy for each in best)]))
+    return list(dict.fromkeys([OURS, ALONE, DEFAULT, ORACLE, *(each.policy for each in best)]))
 
 
 def page_of(cells: Sequence[str], results: Sequence[Result], *, seeds: int, requests: int) -> str:
@@ -75,9 +77,12 @@ def verdict_of(results: Sequence[Result]) -> Verdict:
 
     runs = Counter(each.policy for each in results)
     others = sorted(
-        each for each in runs if each not in (OURS, ORACLE) and runs[each] == runs[OURS]
+        each for each in runs if each not in (OURS, ALONE, ORACLE) and runs[each] == runs[OURS]
     )
     best = min(others, key=lambda policy: mean(policy, lambda each: each.p99))
+    theirs = {each.seed: each.p99 for each in results if each.policy == best}
+    ours = {each.seed: each.p99 for each in results if each.policy == OURS}
+    pairs = interval([ours[seed] - theirs[seed] for seed in ours])
     best50 = min(mean(policy, lambda each: each.p50) for policy in others)
     return Verdict(
         mean(OURS, lambda each: each.p99) / mean(best, lambda each: each.p99),
@@ -85,6 +90,7 @@ def verdict_of(results: Sequence[Result]) -> Verdict:
         mean(DEFAULT, lambda each: each.p90) / mean(OURS, lambda each: each.p90),
         mean(DEFAULT, lambda each: each.p90) / mean(ORACLE, lambda each: each.p90),
         best,
+        pairs,
     )
 
 
@@ -94,10 +100,14 @@ def _head(seeds: int, requests: int) -> str:
 
 Made by `make policy-report TRACES=DIR`; see [policy.md](policy.md). Time to first token in seconds,
 means over {seeds} seeds of at most {requests} requests each ({LONGER} times as many where a cell is
-called longer), of the second half of each trace; with 95 % intervals for p99. Engines: 8,
-Qwen3-32B on two H200 as `epp engine` times them.
+called longer), of the second half of each trace, other ones for each seed; with 95 % intervals for
+p99. Engines: 8, Qwen3-32B on two H200 as `epp engine` times them.
 
-All policies run once in each cell; those with the {BY_P99} best p99 and the {BY_P50} best p50, ours
+`{OURS}` is the preset with replicas that tell each other what they sent ([peers.md](peers.md)),
+{PEERS_SECONDS * 1000:g} ms late; `{ALONE}` the same preset with replicas that do not. The other policies are as
+published: their replicas tell each other nothing.
+
+All policies run once in each cell; those with the {BY_P99} best p99 and the {BY_P50} best p50, ours,
 and the default run with all seeds, and the cell is judged by them. A cell holds if p99 is at most
 {CLOSE:g} times the best other policy's, and p50 {MEDIAN:g} times. The oracle knows what is hidden from
 pickers: queues, caches and speeds as they are at that moment. It is no rival, but a bound. The
@@ -115,7 +125,7 @@ def _summary(cells: Sequence[str], results: Sequence[Result]) -> str:
         holds = "yes" if found.holds else "**no**"
         lines.append(
             f"| {cell} | {found.p99:.2f} | {found.best} | {found.p50:.2f} "
-            f"| {found.p90_default:.2f} | {found.p90_bound:.2f} | {holds} |"
+            f"| {found.pairs.mean:+.2f} ± {found.pairs.half:.2f} | {found.p90_default:.2f} | {found.p90_bound:.2f} | {holds} |"
         )
     return "\n".join([*lines, ""])
 

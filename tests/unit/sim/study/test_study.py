@@ -27,6 +27,9 @@ def test_a_cell_is_judged_against_the_best_of_the_others_by_means_over_seeds() -
     assert (found.p99, found.p50, found.p90_default) == pytest.approx((1.0, 1.2, 2.5))
     assert found.p90_bound == pytest.approx(5.0)
     assert found.best == "lmetric"
+    # In pairs 9 - 8 and 11 - 12: Student's t for one degree of freedom is 12.706.
+    assert found.pairs.mean == 0.0
+    assert found.pairs.half == pytest.approx(12.706)
     assert not found.holds
     assert "**no**" in page_of(["one"], results, seeds=2, requests=10)
 
@@ -34,10 +37,10 @@ def test_a_cell_is_judged_against_the_best_of_the_others_by_means_over_seeds() -
 def test_more_seeds_go_to_ours_the_default_and_whoever_may_be_the_best() -> None:
     by_p99 = [result(f"tail-{n}", 5.0 + n, 9.0, 10.0 + n) for n in range(5)]
     by_p50 = [result(f"middle-{n}", 0.1 + n, 9.0, 90.0 + n) for n in range(3)]
-    ours = [result(each, 9.0, 9.0, 99.0) for each in ("best", "llm-d-2-2-3")]
+    ours = [result(each, 9.0, 9.0, 99.0) for each in ("best", "best-alone", "llm-d-2-2-3")]
     ours.append(result("oracle", 0.0, 0.0, 0.0))
     assert sorted(finalists([*by_p99, *by_p50, *ours])) == [
-        "best", "llm-d-2-2-3", "middle-0", "middle-1", "oracle", "tail-0", "tail-1", "tail-2",
+        "best", "best-alone", "llm-d-2-2-3", "middle-0", "middle-1", "oracle", "tail-0", "tail-1", "tail-2",
         "tail-3",
     ]  # fmt: skip
 
@@ -59,7 +62,13 @@ def test_as_good_as_the_best_holds() -> None:
     ]  # fmt: skip
     assert verdict_of(results).holds
     page = page_of(["one"], results, seeds=1, requests=10)
-    assert "| one | 1.04 | llm-d-2-2-3 | 1.10 | 1.00 | 2.00 | yes |" in page
+    assert "| one | 1.04 | llm-d-2-2-3 | 1.10 | +0.40 ± 0.00 | 1.00 | 2.00 | yes |" in page
+
+
+def test_ours_whose_replicas_tell_each_other_nothing_is_no_rival() -> None:
+    names = ("best", "best-alone", "llm-d-2-2-3", "oracle")
+    results = [result(each, 1.0, 1.0, 1.0 if each == "best-alone" else 5.0) for each in names]
+    assert verdict_of(results).best == "llm-d-2-2-3"
 
 
 def test_cells_without_their_trace_are_left_out(tmp_path: Path) -> None:
@@ -79,3 +88,5 @@ def test_what_is_reported_on_is_the_second_half_of_a_trace(tmp_path: Path) -> No
     lengths = sorted(record.input_tokens for record in demand.trace.records)
     assert lengths == [610, 611, 612, 613, 614, 615]
     assert min(record.at for record in demand.trace.records) < 3.0
+    other = demand_for(cells(Traces(tmp_path), 6)[0], seed=2)  # of ten records, 6 % 5 later
+    assert min(record.input_tokens for record in other.trace.records) == 611

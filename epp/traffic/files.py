@@ -20,6 +20,7 @@ from epp.traffic.formats import (
     burstgpt,
     guidellm,
     inference_perf,
+    log,
     mooncake,
     weka,
 )
@@ -34,6 +35,7 @@ READERS: Mapping[str, ModuleType] = {
     "burstgpt": burstgpt,
     "aiperf": aiperf,
     "guidellm": guidellm,
+    "log": log,
 }
 WRITERS = ("mooncake", "epp", "aiperf", "inference-perf")
 SHOWN = 10  #: bad lines that an error names
@@ -129,8 +131,7 @@ def _files(paths: Sequence[str]) -> Iterator[Path]:
 
 def _one(path: Path, reading: Reading) -> _Found:
     head = _head(path)
-    for theirs, ours in reading.columns.items():
-        head = head.replace(f'"{theirs}"', f'"{ours}"')
+    head = _renamed(head, reading.columns)
     name = _format(path, head) if reading.format == "auto" else reading.format
     reader = cast("Reader", READERS[name])
     size = reading.block_tokens or _block_tokens(head) or reader.block_tokens
@@ -175,6 +176,15 @@ def _head(path: Path) -> str:
     raise TraceError(f"{path}: there is nothing in it")
 
 
+def _renamed(head: str, columns: Mapping[str, str]) -> str:
+    """Return the first line with a format's own names of columns."""
+    if not head.lstrip().startswith("{"):
+        return ",".join(columns.get(name.strip(), name.strip()) for name in head.split(","))
+    for theirs, ours in columns.items():
+        head = head.replace(f'"{theirs}"', f'"{ours}"')
+    return head
+
+
 def _format(path: Path, head: str) -> str:
     """Tell a file's format by its first line."""
     tells = (
@@ -185,6 +195,7 @@ def _format(path: Path, head: str) -> str:
         ("mooncake", '"timestamp"' in head and '"input_length"' in head),
         ("aiperf", '"delay"' in head and '"input_length"' in head),
         ("guidellm", "input_length" in head),
+        ("log", log.is_it(head)),
     )
     for name, is_it in tells:
         if is_it:

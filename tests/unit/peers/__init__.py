@@ -1,0 +1,1 @@
+"""Pickers that tell each other what they sent."""

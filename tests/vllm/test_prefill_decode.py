@@ -111,9 +111,13 @@ def _expired(stack: SplitVllm) -> float:
     return stack.prefill.total(EXPIRED)
 
 
-def overwrite(stack: SplitVllm) -> None:
-    """Let a lease of the prefill engine end, and all its blocks hold other prompts."""
-    expired, numbers = _expired(stack), itertools.count()
+def overwrite(stack: SplitVllm, expired: float) -> None:
+    """Let a lease of the prefill engine end, and all its blocks hold other prompts.
+
+    Args:
+        expired: leases that had ended before it began: this one may have, if we were kept waiting.
+    """
+    numbers = itertools.count()
 
     def other() -> None:
         stack.local(prompt(stack, f"other {time.monotonic()} {next(numbers)}"))
@@ -133,13 +137,13 @@ def test_b138_an_engine_that_hangs_past_the_lease_leaves_no_wrong_answer(
 ) -> None:
     """Answers were made from blocks that the prefill side had freed, with status 200."""
     stack = split.sidecar
-    fetched, prefilled = stack.fetched, stack.prefilled
+    fetched, prefilled, expired = stack.fetched, stack.prefilled, _expired(stack)
     text = prompt(stack, f"hung {stream}")
 
     def meanwhile() -> None:
         try:
             stack.wait_prefilled(prefilled)
-            overwrite(stack)
+            overwrite(stack, expired)
         finally:
             hang(list(stack.decodes), go_on=True)
 
@@ -166,11 +170,11 @@ def test_b138_an_engine_that_is_not_heard_of_gets_no_cache(split: Split) -> None
             eventually(lambda: _unheard(stack) == len(stack.decodes), LONG_SECONDS, "silence")
             hang([stack.prefill], go_on=True)
             stack.wait_prefilled(prefilled)
-            overwrite(stack)
+            overwrite(stack, expired)
         finally:
             hang([stack.prefill, *stack.decodes], go_on=True)
 
-    prefilled = stack.prefilled
+    prefilled, expired = stack.prefilled, _expired(stack)
     hang([stack.prefill, *stack.decodes])
     said = stack.ask_while(text, meanwhile)
     assert stack.fetched == fetched

@@ -73,12 +73,13 @@ class PrecisePrefixCacheProducer:
         self.names = ModelNames()  #: which are adapters'; a collector asks
         self.sources: Counter[tuple[str, str]] = Counter()
         """Requests by what told of them, and why nothing better did: fixed words."""
-        blocks, index = params.token_processor_config, params.indexer_config
+        naming, index = params.token_processor_config, params.indexer_config
         self.index = ExactIndex(
-            keys_of(blocks),
-            block_tokens=blocks.block_size_tokens,
+            keys_of(naming),
+            block_tokens=naming.block_size_tokens,
             most_bytes=index.kv_block_index_config.max_bytes,
         )
+        self._alike = bool(naming.hash_seed or naming.hash_seed_file)  #: names are others', too
         self._weights = weights_of(index.kv_cache_backend_configs)
         self._ttl = parse_duration(params.speculative_ttl) if params.speculative_ttl else None
         self._name = tools.name or self.type
@@ -163,11 +164,14 @@ class PrecisePrefixCacheProducer:
             self._owe(match.known, pick.prefill or pick.endpoints[0], ending.picked_at)
 
     def share(self, request: InferenceRequest, pick: Pick) -> bytes:
-        """See `plugin.Sharer.share`: what the pick will bring, and what picks let believe."""
+        """See `plugin.Sharer.share`: what the pick will bring, and what picks let believe.
+
+        Names of blocks that are made with a secret of this process alone tell others nothing.
+        """
         match = request.prefix.get(self._name)
         believed = self._picks.share(_believed(request, self._name), pick)
         told: list[_Coming] = []
-        if isinstance(match, ExactMatch):
+        if isinstance(match, ExactMatch) and self._alike:
             named = rank_of(pick)
             for each in filter(None, (pick.endpoints[0], pick.prefill)):
                 best = match.known.ranks.get(each.id, 0)

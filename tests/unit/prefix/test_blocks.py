@@ -117,3 +117,16 @@ def test_remembered_runs_change_no_hash(prompts: list[int], tail: bytes, most: i
         assert block_hashes(
             prompt, root=root_hash, block_tokens=1, max_blocks=100_000, runs=runs
         ) == block_hashes(prompt, root=root_hash, block_tokens=1, max_blocks=100_000)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=40), st.integers(1, 4096))
+def test_hashes_are_told_as_they_are(chain: list[int], block_tokens: int) -> None:
+    fact = blocks.packed(chain, block_tokens)  # type: ignore[arg-type]
+    assert fact == b"".join(each.to_bytes(8, "little") for each in (block_tokens, *chain))
+    assert blocks.unpacked(fact) == (tuple(chain), block_tokens)
+
+
+@pytest.mark.parametrize("length", [0, 1, 8, 15, 17])
+def test_bytes_that_are_no_hashes_are_refused(length: int) -> None:
+    with pytest.raises(ValueError, match=f"{length} bytes"):
+        blocks.unpacked(bytes(length))

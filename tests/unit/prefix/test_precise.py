@@ -107,6 +107,42 @@ def test_blocks_of_a_pick_are_expected_until_their_time_is_over() -> None:
     assert held(case.ask()) == {}
 
 
+def test_what_another_picker_sent_is_expected_until_events_tell() -> None:
+    one, other = (Case(tokenProcessorConfig={"hashSeed": "a secret"}) for _ in range(2))
+    one.feed(A)
+    feed = other.feed(A)
+    request, pick = one.ask(), Pick((A,))
+    one.made.picked(request, pick)
+    other.made.heard(one.made.share(request, pick), A, None)
+    assert held(other.ask()) == held(one.ask()) == {"a": 10}
+    tell(feed, 0, 4)
+    other.made.index.expire(100.0 + 2.1)
+    assert held(other.ask()) == {"a": 4}
+
+
+def test_names_that_only_one_picker_knows_are_not_told() -> None:
+    one, other = Case(), Case()
+    one.feed(A)
+    other.feed(A)
+    request, pick = one.ask(), Pick((A,))
+    other.made.heard(one.made.share(request, pick), A, None)
+    assert other.made.index.figures()["blocks"] == 0
+    assert held(other.ask()) == {}
+
+
+def test_of_engines_without_events_other_pickers_picks_are_believed() -> None:
+    one, other = Case(), Case()
+    request, pick = one.ask(None), Pick((A,), prefill=B)
+    other.made.heard(one.made.share(request, pick), A, B)
+    assert held(other.ask(None)) == {"a": 5, "b": 5}
+
+
+@pytest.mark.parametrize("fact", [b"", b"x", msgspec.msgpack.encode((b"123", []))])
+def test_what_no_picker_can_have_told_is_refused(fact: bytes) -> None:
+    with pytest.raises(ValueError):
+        Case().made.heard(fact, A, None)
+
+
 def test_tokens_in_flight_end_with_the_event_of_a_prompts_last_block() -> None:
     case = Case()
     feed = case.feed(A)

@@ -39,6 +39,7 @@ from epp.local.processes import epp
 from tests.support.backend import Counts
 from tests.support.process import Process, eventually
 
+PAGE_SECONDS = 30.0  #: a busy machine keeps a page waiting for many
 READY_SECONDS = 20.0
 IDLE_SECONDS = 10.0
 
@@ -236,7 +237,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 def _get(port: int, path: str) -> tuple[int, bytes]:
     """GET from a loopback port; status 0 if nobody answers."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PAGE_SECONDS)
     with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
         connection.request("GET", path)
         answer = connection.getresponse()

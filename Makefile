@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint types layers test test-fast test-vllm demo bench policy-report roundtrip-report calibration-report docs docs-check check clean
+.PHONY: help setup fmt lint types layers test test-fast test-vllm demo bench policy-report roundtrip-report calibration-report docs docs-check protos check clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -73,6 +73,11 @@ docs: $(BIN)/.epp-dev    ## generate docs/plugins.md, docs/compatibility.md, doc
 
 docs-check: $(BIN)/.epp-dev  ## fail if the generated docs are not what the code says
 	$(BIN)/python -m epp.reference docs --check
+
+protos:                  ## generate epp/peers/v1 from protos/; in a folder of its own, as it needs an older protobuf
+	@test -x build/protos/bin/python || $(PYTHON) -m venv build/protos
+	build/protos/bin/python -m pip install -q --disable-pip-version-check 'grpcio-tools==1.80.*'
+	build/protos/bin/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. epp/peers/v1/peers.proto
 
 check: lint types layers docs-check test   ## all of the above but demo, bench and test-vllm
 

@@ -44,6 +44,7 @@ from epp.serve.admin_port import admin_of
 from epp.serve.counts import StreamCounts
 from epp.serve.options import ServeOptions
 from epp.serve.origin import leadership_of
+from epp.serve.peers import sharing_of
 from epp.serve.tracing import tracing_of
 from epp.telemetry import log as logs
 from epp.telemetry.admin import AdminPages, AdminServer
@@ -86,6 +87,7 @@ class App:
         if self.tracing is not None:
             logs.set_up(options.verbosity, options.log_format, trace_id=self.tracing.trace_id)
         self.reader = AsideReader(self.clock)
+        self.peers = sharing_of(options, self.clock)
         self._started_with = self._read()[0]  #: for the watch to compare with
         shared = Shared(
             options=options,
@@ -94,6 +96,7 @@ class App:
             seldom=logs.Seldom(self.clock, log.warning),
             tracer=self.tracing,
             reader=self.reader,
+            peers=self.peers,
         )
         pools = Many if options.many_pools else One
         self.pools: One | Many = pools(shared, self.metrics, self._read)
@@ -175,6 +178,9 @@ class App:
         try:
             await self._start(server.start(), health_server, admin)
             ports = {"grpc": server.port, "health": health_port, "admin": admin.port}
+            if self.peers is not None:
+                await self.peers.start()
+                ports["peers"] = self.peers.port
             output.tell(msgspec.json.encode(ports).decode())  # who starts us reads it
             log.info("serving", extra={"fields": {**ports, "tls": options.secure_serving}})
             garbage.settle()
@@ -189,6 +195,8 @@ class App:
                 await self._drain(server, hurry, notice=notice)
         finally:
             await server.stop()
+            if self.peers is not None:
+                await self.peers.stop()
             await health_server.stop(None)
             await admin.stop()
 
@@ -245,6 +253,7 @@ class App:
             "unseen": self._sweep(),
             **({"placement": stay_together()} if self.options.one_cpu else {}),
             **({} if self.leader is None else {"leader": self.leader.run()}),
+            **({} if self.peers is None else {"places": self.peers.run()}),
             **self._watches(),
         }
 
@@ -292,6 +301,7 @@ class App:
                 "access_logs": self.unseen.logs_connected,
                 "buffered_bytes": service.budget.used,
                 "draining": stop.is_set(),
+                **({} if self.peers is None else {"peers": self.peers.page()}),
             }
 
         return self.pools.pages(lambda: self._ready() and not stop.is_set(), state)

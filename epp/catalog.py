@@ -87,7 +87,7 @@ NOT_YET: Mapping[str, NotYet] = {
     "multicluster-prefix-cache-scorer": _CLUSTERS,
     "multicluster-session-affinity-filter": _CLUSTERS,
     "multicluster-data-source": _CLUSTERS,
-    "local-syncer": NotYet("ignored", "replicas share nothing yet"),
+    "local-syncer": NotYet("ignored", "--peers makes pickers tell each other"),
     "static-usage-limit-policy": _FLOW,
     "priority-holdback-policy": _FLOW,
     "soft-reflective-ceiling-policy": _FLOW,

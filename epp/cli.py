@@ -18,6 +18,7 @@ from epp.process import ciphers
 from epp.serve.options import ServeOptions
 from epp.terminal import go_flags, output
 from epp.terminal.arguments import count, port, positive, truth, words
+from epp.terminal.peer_flags import add_peers
 from epp.terminal.usage import Parser
 
 
@@ -191,6 +192,7 @@ def _serve(verbs: Any) -> None:
     )  # fmt: skip
 
     _serve_recording(serve, default)
+    add_peers(serve, default.peers_port)
     go_flags.add_ignored(serve)
     go_flags.add_moved(serve, {
         "model-server-metrics-scheme": {"choices": ("http", "https")},

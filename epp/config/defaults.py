@@ -71,9 +71,9 @@ ALWAYS_WARM = (
     "leader can begin at once"
 )
 IGNORED: Mapping[str, str] = {
-    "dataLayer.peerDiscovery": "replicas share nothing yet",
-    "dataLayer.crossReplicaSyncerPluginRef": "replicas share nothing yet",
-    "dataLayer.crossReplicaSyncInterval": "replicas share nothing yet",
+    "dataLayer.peerDiscovery": "--peers says where other pickers are",
+    "dataLayer.crossReplicaSyncerPluginRef": "--peers makes pickers tell each other",
+    "dataLayer.crossReplicaSyncInterval": "pickers tell each other every 25 ms",
 }
 """Fields that are checked and change nothing, and why; each is told once where it is given."""
 _IN_PROFILE = frozenset({"filter", "scorer", "picker"})
@@ -134,7 +134,7 @@ def _ignored(config: Config) -> tuple[str, ...]:
     for path, why in IGNORED.items():
         section, _, field = path.partition(".")
         if field in told.get(section, {}):
-            found.append(f"{path} is not supported yet and ignored: {why}")
+            found.append(f"{path} is ignored: {why}")
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,7 +22,11 @@ from epp.errors import ConfigError
 from epp.exchange import Exchange
 from epp.lanes.feeds import follow
 from epp.ledger import Ledger
+from epp.observe.producers import heeds_peers
 from epp.page.board import Board
+from epp.peers.circle import Circle
+from epp.peers.hearing import Hearing
+from epp.peers.telling import Telling
 from epp.pipeline import Pipeline, retire, types_of
 from epp.plugin import Observer
 from epp.pool import Pool
@@ -33,6 +37,7 @@ from epp.serve.counts import (
     StreamCounts,
     watch_encoders,
     watch_events,
+    watch_peers,
     watch_pipeline,
     watch_speeds,
 )
@@ -42,6 +47,9 @@ from epp.serve.watching import Watching
 from epp.telemetry.log import Seldom
 from epp.telemetry.metrics import Metrics
 from epp.wrap.traced import Tracer
+
+if TYPE_CHECKING:
+    from epp.peers.sharing import Sharing
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +66,7 @@ class Shared(msgspec.Struct, frozen=True):
     seldom: Seldom  #: warns, each kind of thing at most once in a while
     tracer: Tracer | None = None
     reader: Reader | None = None  #: of bodies that take long
+    peers: Sharing | None = None  #: with other pickers
 
 
 class Lane:
@@ -83,6 +92,7 @@ class Lane:
         self.watching = Watching(options, metrics, ledger=self.ledger, clock=clock, pool=name)
         self.last_error = ""  #: why the last reload was refused; "" if it was not
         self._shared = shared
+        self.circle = None if shared.peers is None else self._circle_of(shared.peers)
         self._resting: set[str] = set()  #: names of plugins left out for their faults
         self._parts = self._parts_of()
         text, source = read()
@@ -110,6 +120,8 @@ class Lane:
         watch_events(metrics, lambda: self.router.pipeline, self.pool)
         watch_encoders(metrics, lambda: self.router.pipeline, self.pool)
         watch_speeds(metrics, self.watching.forecaster, self.pool)
+        if self.circle is not None:
+            watch_peers(metrics, self.circle)
 
     @property
     def unfit(self) -> str:
@@ -165,7 +177,9 @@ class Lane:
         """What is to run all the time, by name, besides what tells the endpoints."""
         feeds = follow(lambda: self.plugins, self.pool, self._shared.clock)
         always = {"scrape": self._scraper(), "board": self.board.run(), "feeds": feeds}
-        return {**always, **self.watching.tasks}
+        peers, circle = self._shared.peers, self.circle
+        shared = {} if peers is None or circle is None else {"peers": peers.serve(circle)}
+        return {**always, **shared, **self.watching.tasks}
 
     def _scraper(self) -> Coroutine[Any, Any, None]:
         """Scrape the endpoints, as the configuration says now, until cancelled."""
@@ -205,13 +219,32 @@ class Lane:
             book=self.book,
             catalog=shared.catalog,
             allow_experimental=options.allow_experimental_plugins,
-            extra_observers=(*self.watching.observers, self.board.traffic),
+            extra_observers=(
+                *self.watching.observers,
+                self.board.traffic,
+                *(() if self.circle is None else (self.circle.telling,)),
+            ),
             witness=self.watching.receipts,
             forecaster=self.watching.forecaster,
             emit_scores=options.emit_endpoint_scores,
             on_fault=self._plugin_fault,
             timings=self.metrics,
             tracer=shared.tracer,
+        )
+
+    def _circle_of(self, peers: Sharing) -> Circle:
+        clock, forecaster = self._shared.clock, self.watching.forecaster
+        return peers.circle(
+            self.pool,
+            Telling(self.ledger, lambda: self.router.pipeline, clock),
+            Hearing(
+                self.pool,
+                self.ledger,
+                forecaster,
+                lambda: self.plugins,
+                clock,
+                books=lambda: heeds_peers(self.plugins.values()),
+            ),
         )
 
     @property

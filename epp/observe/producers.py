@@ -8,7 +8,7 @@ does is refused, never ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
@@ -35,11 +35,13 @@ class InflightLoadProducer:
         """Tokens generated per prompt token; never more than the client's own limit."""
         max_estimated_output_tokens: Annotated[int, Meta(ge=0)] = 0  #: of a request; 0: no bound
         prefix_match_info_producer_name: str = ""  #: accepted; the first one counts
-        sync_cross_replica_state: bool = True  #: without replicas that share it, no effect
+        sync_cross_replica_state: bool = True
+        """Book what other pickers have under way, too, where pickers tell each other (``--peers``)."""
 
     def __init__(self, params: Params, tools: plugin.Tools) -> None:
         del tools
         self._params = params
+        self.heeds_peers = params.sync_cross_replica_state  #: what they have under way is booked
         self.adds_output = params.add_estimated_output_tokens  #: to what is booked
 
     def output_tokens(self, request: InferenceRequest) -> int:
@@ -55,6 +57,11 @@ def output_tokens(made: Any) -> Callable[[InferenceRequest], int] | None:
     if isinstance(made, InflightLoadProducer) and made.adds_output:
         return made.output_tokens
     return None
+
+
+def heeds_peers(plugins: Iterable[Any]) -> bool:
+    """Whether what other pickers have under way is booked here; not if a plugin says so."""
+    return all(each.heeds_peers for each in plugins if isinstance(each, InflightLoadProducer))
 
 
 PRODUCERS: tuple[type[Any], ...] = (InflightLoadProducer,)

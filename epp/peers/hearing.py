@@ -32,6 +32,7 @@ class Hearing:
         forecaster: learns from it.
         plugins: by name, those that share what they learn among them.
         clock: tells the time.
+        books: whether what they have under way is booked.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class Hearing:
         forecaster: Forecaster,
         plugins: Callable[[], Mapping[str, Any]],
         clock: Clock,
+        *,
+        books: Callable[[], bool] = lambda: True,
     ) -> None:
         self.refused = 0  #: facts that no plugin could read, so far
         self._pool = pool
@@ -48,10 +51,11 @@ class Hearing:
         self._forecaster = forecaster
         self._plugins = plugins
         self._clock = clock
+        self._books = books
         self._open: dict[str, dict[int, _Booked]] = {}  # by peer, by number, the oldest first
 
     def __len__(self) -> int:
-        """Requests of peers that are booked."""
+        """Requests that peers have under way."""
         return sum(map(len, self._open.values()))
 
     def hear(self, peer: str, events: Sequence[Event], ago: float) -> None:
@@ -102,6 +106,8 @@ class Hearing:
                 self.refused += 1
 
     def _reserve(self, request: InferenceRequest, sent: Sent, pick: Pick) -> list[Reservation]:
+        if not self._books():
+            return []
         reserve = self._ledger.reserve
         first = reserve(
             pick.endpoints[0], sent.uncached, output=sent.output, request=request.id, heard=True
@@ -135,11 +141,14 @@ class _Booked(msgspec.Struct):
 
     request: InferenceRequest
     pick: Pick
-    reservations: list[Reservation]  #: of the endpoint that decodes; then that of a prefill
+    reservations: list[Reservation]
+    """Of the endpoint that decodes, then that of a prefill; none if peers' are not booked."""
     at: float  #: when it was picked, on our clock
 
     def computed(self) -> None:
         """Its prompt is computed."""
+        if not self.reservations:
+            return
         first, *legs = self.reservations
         for leg in legs:
             leg.end_leg()

@@ -46,8 +46,8 @@ class Telling:
 
     @property
     def waiting(self) -> bool:
-        """Whether something has happened that `take` would return."""
-        return bool(self._events)
+        """Whether something may have happened that `take` would return."""
+        return bool(self._events or self._computing)  # only the ledger knows what is computed
 
     def picked(self, request: InferenceRequest, pick: Pick) -> None:
         """See `plugin.Observer.picked`."""

@@ -9,6 +9,7 @@ from epp.collect.scrape import Reports
 from epp.errors import EppError
 from epp.extproc.needs import Counters
 from epp.model import Endpoint, Speed
+from epp.peers.circle import Circle
 from epp.pipeline import Pipeline
 from epp.pool import Pool
 from epp.prefix.approx import ApproxPrefixCacheProducer
@@ -196,6 +197,29 @@ def _counted(
         for plugin, told in counts.items()
         for key, count in told.items()
     }
+
+
+def watch_peers(metrics: Metrics, circle: Circle) -> None:
+    """Write what other pickers are told and tell, whenever the page is read."""
+    hearing, counts, pool = circle.hearing, circle.counts, (circle.name,)
+    figures: Mapping[str, Callable[[], float]] = {
+        "": lambda: len(circle.followed),
+        "_followers": lambda: len(circle.followers),
+        "_requests": lambda: len(hearing),
+        "_refused_facts_total": lambda: hearing.refused,
+        **{f"_{name}_total": partial(getattr, counts, name) for name in counts.__struct_fields__},
+    }
+
+    def told(figure: Callable[[], float]) -> dict[Labels, float]:
+        return {pool: float(figure())}
+
+    for name, figure in figures.items():
+        metrics.live(f"epp_peers{name}", partial(told, figure))
+
+    def lags() -> dict[Labels, float]:
+        return {(circle.name, met.address): met.offset.lag for met in circle.followed.values()}
+
+    metrics.live("epp_peers_lag_seconds", lags)
 
 
 def watch_speeds(metrics: Metrics, forecaster: Forecaster, pool: Pool) -> None:

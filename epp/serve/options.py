@@ -42,6 +42,11 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics_cert_dir: str = ""  #: holds tls.crt and tls.key; "": plain HTTP
     metrics_client_ca_file: str = ""  #: who must have signed a client's certificate
 
+    # other pickers of the same pools
+    peers: str = ""  #: ``host:port,...``; a host stands for all of its addresses; "": none
+    peers_port: int = 9005
+    peers_cert_dir: str = ""  #: holds tls.crt, tls.key and ca.crt; "": plain text
+
     # the ext_proc port
     secure_serving: bool = True
     cert_path: str = ""

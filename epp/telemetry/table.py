@@ -311,4 +311,21 @@ KNOWLEDGE = (
     Spec("epp_kv_waiting_events", "gauge", "Events whose parent block is not known yet.", _PLUGIN),
 )  # fmt: skip
 
-METRICS = (*REQUESTS, *POOL, *PICKER, *OURS, *LEGS, *TRUTH, *KNOWLEDGE)
+PEERS = (
+    Spec("epp_peers", "gauge", "Other pickers that this one hears.", _POOL),
+    Spec("epp_peers_followers", "gauge", "Other pickers that hear this one.", _POOL),
+    Spec("epp_peers_requests", "gauge", "Requests that other pickers have under way.", _POOL),
+    Spec("epp_peers_lag_seconds", "gauge",
+         "What the last message of a picker took longer than its quickest of late.",
+         ("name", "peer")),
+    Spec("epp_peers_told_events_total", "counter", "Events told to other pickers.", _POOL),
+    Spec("epp_peers_told_bytes_total", "counter", "Bytes sent to all of them.", _POOL),
+    Spec("epp_peers_heard_events_total", "counter", "Events heard of other pickers.", _POOL),
+    Spec("epp_peers_heard_bytes_total", "counter", "Bytes received of them.", _POOL),
+    Spec("epp_peers_refused_facts_total", "counter",
+         "Facts of other pickers that no plugin could read.", _POOL),
+    Spec("epp_peers_cut_off_total", "counter", "Times that a picker read too slowly to be told.",
+         _POOL),
+)  # fmt: skip
+
+METRICS = (*REQUESTS, *POOL, *PICKER, *OURS, *LEGS, *TRUTH, *KNOWLEDGE, *PEERS)

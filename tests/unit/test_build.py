@@ -263,7 +263,9 @@ def test_an_ignored_type_is_warned_of_and_left_out_of_the_profiles() -> None:
         "schedulingProfiles: [{name: p, plugins: [{pluginRef: local-syncer}, "
         "{pluginRef: queue-scorer}]}]"
     )
-    assert pipeline.warnings == ("plugin 'local-syncer' is ignored: replicas share nothing yet",)
+    assert pipeline.warnings == (
+        "plugin 'local-syncer' is ignored: --peers makes pickers tell each other",
+    )
     assert "local-syncer" not in pipeline.plugins
     assert profile_names(pipeline) == {"p": ([], [("queue-scorer", 1.0)], "max-score-picker")}
 

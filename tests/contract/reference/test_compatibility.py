@@ -122,7 +122,7 @@ def test_what_we_do_otherwise_is_shown_by_a_test(each: Otherwise) -> None:
         ("flowControl.saturationDetector.pluginRef", "works",
          "decides whether sheddable requests are dropped"),
         ("dataLayer.peerDiscovery.pluginRef", "accepted, ignored with a warning",
-         "replicas share nothing yet"),
+         "--peers says where other pickers are"),
         ("dataLayer.sources[].extractors[].pluginRef", "works", ""),
         ("featureGates[]", "works", ""),
     ],

@@ -1,0 +1,218 @@
+"""The pickers of one pool as one of them knows them: who follows it, and whom it follows.
+
+What happens here is gathered for a moment and told to all followers at once. What others tell is
+taken in some events at a time, so that no request waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from epp.clock import Clock
+from epp.peers import wire
+from epp.peers.follower import Follower
+from epp.peers.hearing import Hearing
+from epp.peers.news import Batch, Sent
+from epp.peers.offset import Offset
+from epp.peers.telling import Telling
+from epp.rpc.call import Call
+from epp.rpc.status import Aborted, Code
+
+INTERVAL = 0.025  #: seconds in which events are gathered
+HEARTBEAT = 1.0  #: seconds without an event, after which is told that this picker lives
+PAST_EVENTS = 64  #: of the past, told in an interval to a follower: what is under way goes first
+REMEMBERED = 64  #: pickers that are not followed any more
+
+
+class Met(msgspec.Struct):
+    """A picker that is followed."""
+
+    address: str
+    offset: Offset
+    events: int = 0  #: that it told
+    caught_up: bool = False  #: all that was before is heard
+    last: int = 0  #: the last request that it sent
+
+
+class Counts(msgspec.Struct):
+    """What was told and heard so far."""
+
+    told_events: int = 0
+    told_bytes: int = 0  #: to all followers together
+    heard_events: int = 0
+    heard_bytes: int = 0
+    cut_off: int = 0  #: followers that read too slowly
+
+
+class Circle:
+    """The pickers of one pool.
+
+    Args:
+        name: the pool's.
+        instance: of this picker.
+        telling: notes what happens here.
+        hearing: takes in what happens elsewhere.
+        synced: whether the endpoints are known: what is told of others is lost.
+        clock: tells the time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        instance: str,
+        telling: Telling,
+        hearing: Hearing,
+        *,
+        synced: Callable[[], bool],
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self.telling = telling
+        self.hearing = hearing
+        self.counts = Counts()
+        self.followed: dict[str, Met] = {}  #: by instance
+        self.followers: set[Follower] = set()
+        self._instance = instance
+        self._synced = synced
+        self._clock = clock
+        self._heard: dict[str, int] = {}  # the last request of each instance, the oldest met first
+
+    @property
+    def synced(self) -> bool:
+        """Whether the endpoints are known."""
+        return self._synced()
+
+    # --- telling ---------------------------------------------------------------------------
+
+    async def tell(self) -> None:
+        """Tell followers what happens, until cancelled."""
+        beat = self._clock.now()
+        while True:
+            await asyncio.sleep(INTERVAL)
+            now = self._clock.now()
+            if self._flush():
+                beat = now
+            elif now - beat >= HEARTBEAT:
+                self._push(wire.heartbeat(self._instance, now))
+                beat = now
+            for follower in list(self.followers):
+                self._tell_past(follower, now)
+
+    async def follow(self, call: Call, asked: wire.Asked) -> None:
+        """Tell the other side of ``call`` what is and was, then what happens; never returns.
+
+        Raises:
+            Aborted: it is told already, or is this picker itself.
+            Gone: it does not listen any more.
+        """
+        heard = {each.instance: each for each in asked.heard}
+        known = heard.get(self._instance)
+        if asked.instance == self._instance or (known is not None and known.now):
+            raise Aborted(Code.ALREADY_EXISTS, "this picker is heard already")
+        self._flush()  # those who follow already hear it as news
+        everything = self.telling.everything()
+        past, now = wire.split_past(everything.events)
+        after = 0 if known is None else known.number
+        follower = Follower(call, asked.instance, [sent for sent in past if sent.number > after])
+        self.followers.add(follower)
+        batch, told = Batch(everything.now, tuple(now)), not follower.past_left
+        try:
+            for message in wire.pack(self._instance, batch, past_told=told):
+                self.counts.told_bytes += await follower.send(message)
+                await asyncio.sleep(0)
+            while True:
+                self.counts.told_bytes += await follower.send(await follower.next())
+        finally:
+            self.followers.discard(follower)
+
+    def _flush(self) -> bool:
+        """Tell what has happened; return whether anything has."""
+        if not self.telling.waiting:
+            return False
+        batch = self.telling.take()
+        self.counts.told_events += len(batch.events)
+        if batch.events and self.followers:
+            for message in wire.pack(self._instance, batch):
+                self._push(message)
+        return bool(batch.events)
+
+    def _tell_past(self, follower: Follower, now: float) -> None:
+        if past := follower.past(PAST_EVENTS):
+            told = not follower.past_left
+            for message in wire.pack(self._instance, Batch(now, past), past_told=told):
+                self._push_to(follower, message)
+
+    def _push(self, message: bytes) -> None:
+        for follower in list(self.followers):
+            self._push_to(follower, message)
+
+    def _push_to(self, follower: Follower, message: bytes) -> None:
+        if follower in self.followers and not follower.push(message):
+            self.followers.discard(follower)
+            self.counts.cut_off += 1
+
+    # --- hearing ---------------------------------------------------------------------------
+
+    def asking(self) -> wire.Asked:
+        """What to ask another picker with."""
+        heard = (
+            wire.Heard(instance, number, instance in self.followed)
+            for instance, number in self._heard.items()
+        )
+        return wire.Asked(self._instance, self.name, tuple(heard))
+
+    def meet(self, instance: str, address: str) -> Met | None:
+        """Begin to hear a picker; None if it is heard already, or is this one."""
+        if instance == self._instance or instance in self.followed:
+            return None
+        met = self.followed[instance] = Met(address, Offset())
+        self._heard[instance] = self._heard.pop(instance, 0)
+        for gone in [each for each in self._heard if each not in self.followed]:
+            if len(self._heard) <= REMEMBERED:
+                break
+            del self._heard[gone]
+        return met
+
+    async def hear(self, met: Met, news: wire.News, size: int) -> None:
+        """Take in a message of ``size`` bytes.
+
+        Raises:
+            ValueError: an event cannot be.
+        """
+        ago = met.offset.see(self._clock.now(), news.now)
+        self.counts.heard_bytes += size
+        for events in news.slices():
+            self.hearing.hear(news.instance, events, ago)
+            met.events += len(events)
+            self.counts.heard_events += len(events)
+            sent = [each.number for each in events if isinstance(each, Sent) and not each.over]
+            met.last = max((met.last, *sent))
+            await asyncio.sleep(0)
+        met.caught_up = met.caught_up or news.past_told
+        if met.caught_up:
+            self._heard[news.instance] = max(self._heard[news.instance], met.last)
+
+    def part(self, instance: str) -> None:
+        """A picker is not heard any more."""
+        if self.followed.pop(instance, None) is not None:
+            self.hearing.lost(instance)
+
+    def page(self) -> Mapping[str, Any]:
+        """What ``/debug/state`` shows."""
+        return {
+            "following": {
+                met.address: {"instance": instance, "events": met.events, "lag": met.offset.lag}
+                for instance, met in self.followed.items()
+            },
+            "followers": {
+                each.instance: {"waiting_bytes": each.waiting, "past_left": each.past_left}
+                for each in self.followers
+            },
+            "booked": len(self.hearing),
+            "refused_facts": self.hearing.refused,
+            **msgspec.structs.asdict(self.counts),
+        }

@@ -1,0 +1,63 @@
+"""A picker that follows this one: what is still to be told to it, of bounded size."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from epp.peers.news import Sent
+from epp.rpc.call import Call
+from epp.rpc.status import Code
+
+MOST_WAITING = 8 * 2**20  #: bytes that a follower may be behind
+
+
+class Follower:
+    """Holds messages until they are read.
+
+    One that reads too slowly is cut off: it asks again and hears what is under way then, which is
+    less than all that it has missed.
+    """
+
+    def __init__(self, call: Call, instance: str, past: Sequence[Sent]) -> None:
+        self.instance = instance  #: of the follower
+        self.waiting = 0  #: bytes to be sent
+        self.past_left = len(past)  #: requests of the past to be told yet
+        self._call = call
+        self._messages: deque[bytes] = deque()
+        self._past: Iterator[Sent] = iter(past)
+        self._something = asyncio.Event()
+
+    def push(self, message: bytes) -> bool:
+        """Have a message sent; return False if the follower is cut off instead."""
+        self._messages.append(message)
+        self.waiting += len(message)
+        self._something.set()
+        if self.waiting <= MOST_WAITING:
+            return True
+        self._call.fail(Code.RESOURCE_EXHAUSTED, "this follower reads too slowly")
+        return False
+
+    def past(self, most: int) -> tuple[Sent, ...]:
+        """Return the next requests of the past, the oldest first."""
+        if not self.past_left:
+            return ()
+        found = tuple(islice(self._past, most))
+        self.past_left -= len(found)
+        return found
+
+    async def send(self, message: bytes) -> int:
+        """Send a message now; return its size."""
+        await self._call.write(message)
+        return len(message)
+
+    async def next(self) -> bytes:
+        """Return the next message, once there is one."""
+        while not self._messages:
+            self._something.clear()
+            await self._something.wait()
+        message = self._messages.popleft()
+        self.waiting -= len(message)
+        return message

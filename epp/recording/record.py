@@ -19,6 +19,9 @@ from msgspec import Meta
 
 MOONCAKE_BLOCK = 512  #: tokens per block where a line does not say
 
+MOST_BLOCKS = 2**22  #: of a prompt: all ids of a longer one would take a gigabyte
+LARGEST_NUMBER = 2**62  #: of a block, written in a run: what is counted with fits 64 bits
+
 Runs = tuple[tuple[int, int], ...]
 """First id and count of each run of consecutive ids."""
 
@@ -93,6 +96,8 @@ def record_of(line: Line) -> Record:
     blocks = sum(count for _, count in runs)
     if any(count < 1 for _, count in runs):
         raise ValueError("a run of block ids has at least one")
+    if any(not 0 <= first < LARGEST_NUMBER for first, _ in line.hash_rle):
+        raise ValueError("hash_rle has numbers from 0 to 2**62")
     check_blocks(blocks, line.block_size, line.input_length)
     return Record(
         at=line.timestamp / 1000,
@@ -123,6 +128,8 @@ def check_blocks(blocks: int, of: int, tokens: int) -> None:
     Raises:
         ValueError: they do not fit.
     """
+    if blocks > MOST_BLOCKS:
+        raise ValueError(f"{blocks} blocks in one prompt")
     if blocks > -(-tokens // of):
         raise ValueError(
             f"{blocks} blocks of {of} tokens for {tokens} input tokens (--block-tokens N says their "

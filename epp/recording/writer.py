@@ -94,6 +94,9 @@ class RollingFile:
     def _begin(self) -> None:
         self._file = _owned(self._path)
         self._size = self._path.stat().st_size
+        if self._size and not _ends_whole(self._path):
+            self._file.write(b"\n")  # its writer was killed in the middle of a line
+            self._size += 1
 
     def _roll(self) -> None:
         """Put the file aside and begin another."""
@@ -193,6 +196,13 @@ class Writer(Generic[Item]):
             self.failed += 1
             self.last_error = type(error).__name__
             return []
+
+
+def _ends_whole(path: Path) -> bool:
+    """Whether the last line of a file that is not empty has its end."""
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
 
 
 def _owned(path: Path, *, truncate: bool = False) -> IO[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -41,6 +42,8 @@ WRITERS = ("mooncake", "epp", "aiperf", "inference-perf")
 SHOWN = 10  #: bad lines that an error names
 GZIP = b"\x1f\x8b"  #: that a compressed file begins with
 LARGEST = 2**40  #: id of a block that needs no other number
+_BLOCKS = re.compile(r'"(hash_ids|hash_rle|block_size)"')
+_SIZE = re.compile(r'"block_size"\s*:\s*(\d+)')
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +59,7 @@ def read_trace(paths: Sequence[str], reading: Reading | None = None) -> Trace:
     """Read one trace out of all files.
 
     Blocks of different files are different, but for files of one recording: ids that are written
-    as runs never name two blocks.
+    as runs never name two blocks. A file of nothing, such as a recording's lock, adds nothing.
 
     Raises:
         TraceError: a line cannot be read, or nothing can.
@@ -67,18 +70,24 @@ def read_trace(paths: Sequence[str], reading: Reading | None = None) -> Trace:
     records: list[Record] = []
     bad: list[Bad] = []
     sizes: set[int] = set()
+    default = 0
     for path in _files(paths):
         found = _one(path, reading)
+        if found is None:
+            continue
         records += _apart(_small(found.records), records) if found.numbered else found.records
         bad += found.bad
-        sizes.add(found.block_tokens)
+        default = default or found.block_tokens
+        if found.told:
+            sizes.add(found.block_tokens)
     if bad and not reading.skip_bad:
         raise TraceError(told(bad))
     if not records:
-        raise TraceError(f"{', '.join(paths)}: there is no request in it")
+        what = "no request" if default else "nothing"
+        raise TraceError(f"{', '.join(paths)}: there is {what} in it")
     if len(sizes) > 1:
         raise TraceError(f"blocks of {sorted(sizes)} tokens in one trace: read one at a time")
-    return trace_of(records, sizes.pop(), bad)
+    return trace_of(records, sizes.pop() if sizes else default, bad)
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -87,6 +96,7 @@ class _Found(msgspec.Struct, frozen=True):
     records: list[Record]
     bad: list[Bad]
     block_tokens: int
+    told: bool  #: it has blocks, of that size
     numbered: bool  #: its ids are numbers of its own
 
 
@@ -129,12 +139,15 @@ def _files(paths: Sequence[str]) -> Iterator[Path]:
             yield path
 
 
-def _one(path: Path, reading: Reading) -> _Found:
-    head = _head(path)
-    head = _renamed(head, reading.columns)
+def _one(path: Path, reading: Reading) -> _Found | None:
+    """Read one file; None if there is nothing in it."""
+    head, shows = _head(path, reading.columns)
+    if not head:
+        return None
     name = _format(path, head) if reading.format == "auto" else reading.format
     reader = cast("Reader", READERS[name])
-    size = reading.block_tokens or _block_tokens(head) or reader.block_tokens
+    said = _SIZE.search(shows)
+    size = reading.block_tokens or (int(said[1]) if said else 0) or reader.block_tokens
     records: list[Record] = []
     bad: list[Bad] = []
     for each in reader.read(Source(str(path), _lines(path), size, reading.columns)):
@@ -142,7 +155,8 @@ def _one(path: Path, reading: Reading) -> _Found:
             bad.append(each)
         else:
             records.append(each)
-    return _Found(records, bad, size, '"hash_rle"' not in head)
+    told = bool(said) or any(each.runs for each in records)
+    return _Found(records, bad, size, told, '"hash_rle"' not in shows)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -168,21 +182,26 @@ def _opened(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path)) if packed else path.open("rb")
 
 
-def _head(path: Path) -> str:
-    """Return the first line that is not blank."""
+def _head(path: Path, columns: Mapping[str, str]) -> tuple[str, str]:
+    """Return the first line that is not blank, and the first that tells of blocks, if any does.
+
+    Both have a format's own names of columns.
+    """
+    head = ""
     for line in _lines(path):
-        if line.strip():
-            return line
-    raise TraceError(f"{path}: there is nothing in it")
+        head = head or line.strip()
+        if head and _BLOCKS.search(said := _renamed(line, columns)):
+            return _renamed(head, columns), said
+    return _renamed(head, columns), ""
 
 
-def _renamed(head: str, columns: Mapping[str, str]) -> str:
-    """Return the first line with a format's own names of columns."""
-    if not head.lstrip().startswith("{"):
-        return ",".join(columns.get(name.strip(), name.strip()) for name in head.split(","))
+def _renamed(line: str, columns: Mapping[str, str]) -> str:
+    """Return a line with a format's own names of columns."""
+    if not line.lstrip().startswith(("{", '"')):
+        return ",".join(columns.get(name.strip(), name.strip()) for name in line.split(","))
     for theirs, ours in columns.items():
-        head = head.replace(f'"{theirs}"', f'"{ours}"')
-    return head
+        line = line.replace(f'"{theirs}"', f'"{ours}"')
+    return line
 
 
 def _format(path: Path, head: str) -> str:
@@ -204,17 +223,6 @@ def _format(path: Path, head: str) -> str:
         f"{path}: its format cannot be told from its first line; name one of "
         f"{', '.join(READERS)}, and columns that have other names"
     )
-
-
-class _Size(msgspec.Struct):
-    block_size: int | None = None
-
-
-def _block_tokens(head: str) -> int | None:
-    try:
-        return msgspec.json.decode(head, type=_Size).block_size
-    except msgspec.DecodeError:
-        return None
 
 
 def write_trace(trace: Trace, path: str, format: str) -> None:

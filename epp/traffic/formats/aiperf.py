@@ -40,8 +40,7 @@ def read(source: Source) -> Found:
     def record(row: Row) -> Record:
         if found := [name for name in CONTENT if name in row]:
             raise ValueError(f"it carries {found[0]}; only lengths and block ids are read")
-        row = timed(row)
-        return from_line({name: value for name, value in row.items() if value is not None})
+        return from_line(timed(row))
 
     return objects(source, record)
 

@@ -17,8 +17,8 @@ def read(source: Source) -> Found:
     """See `reading.Reader.read`."""
     lines = list(source.lines)
     source = Source(source.name, lines, source.block_tokens, source.columns)
-    first = next((line for line in lines if line.strip()), "{")
-    return objects(source, _record) if first.lstrip().startswith("{") else table(source, _record)
+    first = next((line for line in lines if line.strip()), "{").lstrip()
+    return objects(source, _record) if first.startswith(("{", "[")) else table(source, _record)
 
 
 def _record(row: Row) -> Record:

@@ -17,6 +17,8 @@ import msgspec
 from epp.recording.record import Line, Record, record_of, shortened
 from epp.traffic.trace import Bad
 
+NESTED = "it is nested too deep"
+
 Row = dict[str, Any]
 Found = Iterator[Record | Bad]
 
@@ -57,7 +59,8 @@ def objects(source: Source, of: Callable[[Row], Record]) -> Found:
         size = row.setdefault("block_size", source.block_tokens)
         if size != source.block_tokens:
             raise ValueError(f"block_size is {size}, but {source.block_tokens} before")
-        return of(renamed(row, source.columns))
+        told = {name: value for name, value in row.items() if value is not None}
+        return of(renamed(told, source.columns))
 
     for where, line in numbered(source):
         yield attempted(where, partial(one, line))
@@ -67,7 +70,11 @@ def table(source: Source, of: Callable[[Row], Record]) -> Found:
     """Read CSV with a line of column names."""
     lines = numbered(source)
     first, header = next(lines, ("", ""))
-    names = [source.columns.get(name, name) for name in _cells(header)]
+    try:
+        names = [source.columns.get(name, name) for name in _cells(header)]
+    except csv.Error as error:
+        yield Bad(first, str(error))
+        return
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         yield Bad(first, f"column {twice[0]!r} is there twice")
         return
@@ -95,7 +102,7 @@ def number(row: Row, name: str) -> float:
     """
     told = row[name]
     try:
-        found = float(told)
+        found = math.nan if isinstance(told, bool) else float(told)
     except (TypeError, ValueError):
         found = math.nan
     if not 0.0 <= found < math.inf:
@@ -122,10 +129,12 @@ def delayed() -> Callable[[Row], Row]:
 
     def timed(row: Row) -> Row:
         session = str(row.get("session_id", ""))
-        if row.get("timestamp") is None and row.get("delay") is not None:
+        if "timestamp" not in row and "delay" in row:
             delay = number(row, "delay")
-            row = {**row, "timestamp": last.get(session, 0.0) + delay, "think_ms": delay}
-        if row.get("timestamp") is not None:
+            if session not in last:
+                raise ValueError("it has a delay, but no request of its session is before it")
+            row = {**row, "timestamp": last[session] + delay, "think_ms": delay}
+        if "timestamp" in row:
             last[session] = number(row, "timestamp")
         return row
 
@@ -140,6 +149,8 @@ def attempted(where: str, read: Callable[[], Record]) -> Record | Bad:
         return Bad(where, str(error))
     except KeyError as error:
         return Bad(where, f"it has no {error.args[0]!r}")
+    except RecursionError:
+        return Bad(where, NESTED)
     except (ValueError, TypeError, OverflowError, csv.Error) as error:
         return Bad(where, str(error))
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from epp.recording.record import Count, Record, check_blocks
-from epp.traffic.formats.reading import Chains, Found, Source, attempted, numbered
+from epp.traffic.formats.reading import NESTED, Chains, Found, Source, attempted, numbered
 from epp.traffic.trace import Bad
 
 block_tokens = 64
@@ -54,13 +54,17 @@ def read(source: Source) -> Found:
     chains = Chains()
     lines = list(numbered(source))
     known: set[str] = set()
-    if len(lines) > 1 and not _whole(lines[0][1]):  # one object, over many lines
+    if len(lines) > 1 and not _whole(lines[0][1]) and not any(map(_begins, lines[1:])):
+        # One object, over many lines.
         lines = [(lines[0][0], "".join(line for _, line in lines))]
     for where, line in lines:
         try:
             session = msgspec.json.decode(line, type=Session)
         except msgspec.DecodeError as error:
             yield Bad(where, str(error))
+            continue
+        except RecursionError:
+            yield Bad(where, NESTED)
             continue
         if session.block_size != source.block_tokens:
             yield Bad(where, f"block_size is {session.block_size}, not {source.block_tokens}")
@@ -79,7 +83,14 @@ def _whole(line: str) -> bool:
         msgspec.json.decode(line)
     except msgspec.DecodeError:
         return False
+    except RecursionError:
+        pass  # `read` says so
     return True
+
+
+def _begins(line: tuple[str, str]) -> bool:
+    """Whether a session is in that line, though it may be broken."""
+    return '"requests"' in line[1] and '"id"' in line[1]
 
 
 def _calls(calls: tuple[Call, ...], path: str, agent: str) -> Iterator[tuple[str, Call, str]]:

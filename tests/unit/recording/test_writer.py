@@ -61,6 +61,15 @@ def test_a_file_is_continued_after_a_restart(tmp_path: Path) -> None:
     assert written(tmp_path) == [1, 2]
 
 
+def test_a_line_that_was_cut_off_by_a_crash_spoils_no_other(tmp_path: Path) -> None:
+    (tmp_path / "r").write_bytes(line(1) + line(2)[:4])
+    made = writer(tmp_path)
+    made.start()
+    made.put(3)
+    made.stop()
+    assert (tmp_path / "r").read_bytes() == line(1) + line(2)[:4] + b"\n" + line(3)
+
+
 def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
     made = writer(tmp_path, most_bytes=10)
     made.start()

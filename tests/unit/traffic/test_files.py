@@ -69,6 +69,29 @@ def test_files_of_one_recording_share_their_blocks(tmp_path: Path) -> None:
     assert first.hash_ids == second.hash_ids == (7,)
 
 
+def test_a_recording_is_read_though_some_of_its_files_are_empty(tmp_path: Path) -> None:
+    for name in ("r.jsonl", "r.jsonl.lock"):  # the file just begun, and the picker's lock
+        (tmp_path / name).touch()
+    (tmp_path / "r.jsonl.1.gz").write_bytes(gzip.compress((GOOD % (0, 1)).encode()))
+    assert len(read_trace([str(tmp_path)]).records) == 1
+    with pytest.raises(TraceError, match="there is nothing in it"):
+        read_trace([str(tmp_path / "r.jsonl"), str(tmp_path / "r.jsonl.lock")])
+
+
+def test_files_of_one_recording_may_begin_with_requests_of_unknown_blocks(tmp_path: Path) -> None:
+    blind = '{"timestamp": %d, "input_length": 9, "output_length": 1}\n'
+    seeing = (
+        '{"timestamp": %d, "input_length": 90, "output_length": 1, '
+        '"hash_rle": [[7, 2]], "block_size": 64}\n'
+    )
+    (tmp_path / "a.jsonl").write_text(blind % 0 + seeing % 1)
+    (tmp_path / "b.jsonl").write_text(blind % 2 + seeing % 3)
+    (tmp_path / "c.jsonl").write_text(blind % 4)
+    trace = read_trace([str(tmp_path)])
+    assert trace.block_tokens == 64
+    assert [record.hash_ids for record in trace.records] == [(), (7, 8), (), (7, 8), ()]
+
+
 def test_traces_of_two_block_sizes_are_not_mixed(tmp_path: Path) -> None:
     for size in (64, 128):
         trace = Trace((Record(at=0.0, input_tokens=600, output_tokens=1),), size)

@@ -78,6 +78,21 @@ def test_a_later_turn_may_tell_its_delay_though_the_first_line_looks_like_moonca
     assert [(each.at, each.think) for each in trace.records] == [(0.0, None), (0.5, 0.5)]
 
 
+@pytest.mark.parametrize("format", ["mooncake", "aiperf"])
+def test_what_is_null_is_not_told(format: str, tmp_path: Path) -> None:
+    text = LINE.replace("}", ', "text_input": null, "session_id": null, "delay": null}')
+    (record,) = read(tmp_path, text, format=format).records
+    assert (record.session, record.hash_ids) == ("", (1, 2))
+
+
+def test_a_session_over_many_lines_says_its_size_of_blocks_in_one_of_them(tmp_path: Path) -> None:
+    text = (
+        '{\n "id": "s",\n "block_size": 16,\n "requests": [\n'
+        '  {"t": 0, "in": 32, "out": 1, "hash_ids": [1, 2]}\n ]\n}\n'
+    )
+    assert read(tmp_path, text, name="t.json").block_tokens == 16
+
+
 @pytest.mark.parametrize(
     ("data", "format", "message"),
     [
@@ -113,6 +128,25 @@ def test_a_later_turn_may_tell_its_delay_though_the_first_line_looks_like_moonca
             "auto", "t:1: delay is 'nan'",
         ),
         ("timestamp,input_length,output_length\nnan,1,1\n", "auto", "t:2: timestamp is 'nan'"),
+        (
+            '{"delay":5,"input_length":7,"output_length":1,"session_id":"a"}',
+            "auto", "t:1: it has a delay, but no request of its session is before it",
+        ),
+        (LINE + "[" * 100_000, "auto", "t:2: it is nested too deep"),
+        (
+            '{"id":"s","requests":[' + '{"t":0,"type":"subagent","requests":[' * 900 + "]}" * 901,
+            "auto", "t:1: it is nested too deep",
+        ),
+        (AZURE.strip() + "," + "x" * 200_000 + "\n", "auto", "t:1: field larger than"),
+        (
+            LINE.replace("[1, 2]", f"[[{2**62}, 2]]").replace("hash_ids", "hash_rle"),
+            "auto", "t:1: hash_rle has numbers from 0 to",
+        ),
+        (
+            LINE.replace("600", "2147483647").replace("[1, 2]", "[[0, 4194305]]")
+            .replace("hash_ids", "hash_rle").replace("5,", '5, "block_size": 64,'),
+            "auto", "t:1: 4194305 blocks in one prompt",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_named_with_file_and_line(

@@ -48,8 +48,8 @@ class Exchange:
 
     __slots__ = (
         "_book", "_clock", "_ended_at", "_first_byte_at", "_observers", "_on_error",
-        "_reservations", "_status", "attempts", "book_prefill", "broken", "ended", "flags", "leg", "pick", "picked_at",
-        "released", "request", "response_bytes", "sent", "served", "streamed", "tail", "usage",
+        "_reservations", "attempts", "book_prefill", "broken", "ended", "flags", "leg", "name", "pick", "picked_at",
+        "released", "request", "response_bytes", "sent", "served", "status", "streamed", "tail", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,7 @@ class Exchange:
         self.pick = pick
         self.sent = pick  #: what the gateway is told of it
         self.leg: PrefillLeg | None = None  #: what became of a prefill that we ran elsewhere
+        self.name = ""  #: what the gateway's access log may call it
         self.ended = False
         self.released = False  #: its bookings were given back
         self.broken = False  #: its answer broke off
@@ -83,7 +84,7 @@ class Exchange:
         self._book = book
         self.book_prefill: Book | None = None  #: books a prefill; set by who runs it
         self._ended_at: float | None = None
-        self._status: int | None = None
+        self.status: int | None = None  #: of the answer, as far as seen
         self._first_byte_at: float | None = None
         self.response_bytes: int | None = None  #: of the body, as far as seen
         self.streamed = False  #: the answer is an event stream, as far as seen
@@ -130,7 +131,7 @@ class Exchange:
 
     def response_head(self, status: int | None, *, streamed: bool, served: str = "") -> None:
         """Note the response's head. ``streamed``: it is an event stream."""
-        self._status = status
+        self.status = status
         self.streamed = streamed
         self.response_bytes = 0
         self.served = served or self.served
@@ -198,7 +199,7 @@ class Exchange:
 
     def complete(self) -> None:
         """The response is whole."""
-        failed = self._status is not None and self._status >= 400
+        failed = self.status is not None and self.status >= 400
         self.end(Outcome.FAILED if failed else Outcome.COMPLETED)
 
     def end(self, outcome: Outcome, *, status: int | None = None, served: str = "") -> None:
@@ -213,7 +214,7 @@ class Exchange:
         ending = Ending(
             outcome=outcome,
             at=self._clock.now() if self._ended_at is None else self._ended_at,
-            status=self._status if status is None else status,
+            status=self.status if status is None else status,
             served=served or self.served,
             first_byte_at=self._first_byte_at,
             response_bytes=self.response_bytes,

@@ -15,6 +15,10 @@ SCORES = "x-gateway-destination-endpoint-scores"
 SERVED = "x-gateway-destination-endpoint-served"
 SUBSET = "x-gateway-destination-endpoint-subset"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+OWN_NAMESPACE = "epp"
+"""What our gateway configuration's filters and we tell Envoy's access log. `DESTINATION_NAMESPACE`
+would be taken over by more gateways, but balancers by subsets find nothing by one key too many."""
+EXCHANGE = "exchange"  #: in `OWN_NAMESPACE`: the exchange's name, see `feedback.unseen`
 DROP_REASON = "x-llm-d-request-dropped-reason"
 
 # --- what a client may ask for: the current name, then its older alias ------------

@@ -179,8 +179,16 @@ class Reporting(msgspec.Struct, frozen=True, gc=False):
     metadata: Mapping[str, Mapping[str, float]]  #: by namespace, then by name
 
 
+class Named(msgspec.Struct, frozen=True, gc=False):
+    """A reply that tells the gateway besides what its access log is to call the exchange."""
+
+    reply: ForwardHead | ForwardAtOnce | ForwardWhole | PassTrailers
+    name: str  #: ASCII, below 100 characters
+
+
 Reply = (
-    Reporting
+    Named
+    | Reporting
     | PassHead
     | ForwardHead
     | Piece

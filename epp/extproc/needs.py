@@ -37,6 +37,10 @@ class Unseen(Protocol):
         """Whether somebody may still tell at whose end an answer broke off that we saw begin."""
         ...
 
+    def name(self, exchange: Exchange) -> str:
+        """Name ``exchange``: the access log may speak of it by that."""
+        ...
+
     def adopt(self, exchange: Exchange) -> None:
         """Keep ``exchange`` open until something tells how it ended."""
         ...

@@ -26,7 +26,17 @@ from epp.exchange import Exchange
 from epp.extproc import wire
 from epp.extproc.answers import ErrorFormat
 from epp.extproc.budget import BodyBudget
-from epp.extproc.messages import Body, Event, Head, Mode, Part, Reporting, RequestReady, Side
+from epp.extproc.messages import (
+    Body,
+    Event,
+    Head,
+    Mode,
+    Named,
+    Part,
+    Reporting,
+    RequestReady,
+    Side,
+)
 from epp.extproc.needs import (
     AnswerHeaders,
     AnswerMetadata,
@@ -267,6 +277,8 @@ class Stream:
             logged = unseen is not None and unseen.logs_connected > 0  # it is Envoy, and lean
             session.accept(pick, self._body(exchange.request), at_once=logged)
             replies = session.replies()
+            if unseen is not None:
+                replies[0] = Named(replies[0], unseen.name(exchange))  # type: ignore[arg-type]
             last = replies.pop()
             for reply in replies:
                 await write(wire.encode(reply))

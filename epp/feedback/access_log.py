@@ -1,7 +1,7 @@
 """The gRPC access log service: Envoy's word on how each request ended.
 
 Served on the ext_proc port, so that a gateway needs one cluster only. Envoy sends entries in
-batches; one of type ``DownstreamEnd`` per request. They are matched by ``x-request-id``.
+batches; one of type ``DownstreamEnd`` per request. Whose it is says `unseen`.
 
 **Source:** envoy/service/accesslog/v3/als.proto, envoy/data/accesslog/v3/accesslog.proto.
 """
@@ -17,9 +17,11 @@ from envoy.service.accesslog.v3 import als_pb2
 
 from epp.extproc.received import decoded
 from epp.extproc.wire import REFUSED
+from epp.feedback.entry import Entry
 from epp.feedback.logged import StreamAccessLogsMessage, address_of, flags_of, status_of
-from epp.feedback.unseen import Entry, Unseen
+from epp.feedback.unseen import Unseen
 from epp.formats.usage import MOST as MOST_COUNT
+from epp.headers import EXCHANGE, OWN_NAMESPACE
 from epp.model import Outcome, Usage
 from epp.rpc.call import Call
 from epp.rpc.connection import Methods
@@ -29,11 +31,12 @@ SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 MOST = float(MOST_COUNT)  #: as the numbers of an entry are
 MOST_BYTES = 4 * 2**20  #: of a message; Envoy sends what it has from 16 KiB on
 AT_ONCE = 256  #: entries taken in one turn of the loop, about 3 ms
-METADATA = "epp"  #: dynamic metadata namespace that the lean gateway's filters write to
+METADATA = OWN_NAMESPACE  #: of dynamic metadata: what the gateway's filters found, and our name
 
 _NUMBER = struct.Struct("<Bd")  #: a ``Value`` that is a number: its tag, and the number
 _TOO_LARGE = f"a message of an access log is at most {MOST_BYTES} bytes"
 _IS_NUMBER = 0x11  #: this tag: field 2, 64 bits
+_IS_TEXT = 0x1A  #: and of a text: field 3, a length and bytes
 _REFUSED = REFUSED.encode()
 #: Begins the details of an answer whose status, such as 200, was sent before its body broke off.
 _BROKEN_OFF = b"upstream_reset_after_response_started"
@@ -60,23 +63,42 @@ class AccessLogs:
 
     async def _stream(self, call: Call) -> None:
         self._unseen.log_opened()
+        log = _Log(self._unseen)
         try:
             while isinstance(data := await call.read(), bytes):
                 if len(data) > MOST_BYTES:
                     await call.abort(Code.RESOURCE_EXHAUSTED, _TOO_LARGE)
                 message = await decoded(StreamAccessLogsMessage, data, call)
-                await self._take(message.http_logs.log_entry)
+                await _take(message.http_logs.log_entry, log)
         finally:
             self._unseen.log_closed()
         await call.write(als_pb2.StreamAccessLogsResponse().SerializeToString())
 
-    async def _take(self, entries: Any) -> None:
-        """Take a batch; of one that nobody's Envoy sends, a part a turn of the loop."""
-        for number, logged in enumerate(entries, 1):
-            if (entry := read(logged)) is not None:
-                self._unseen.entry(entry)
-            if not number % AT_ONCE:
-                await asyncio.sleep(0)
+
+class _Log:
+    """One gateway's log, as far as it has shown what it tells."""
+
+    def __init__(self, unseen: Unseen) -> None:
+        self._unseen = unseen
+        self._names = False  #: it tells names of exchanges
+
+    def entry(self, entry: Entry) -> None:
+        """Hand an entry on."""
+        if entry.name:
+            self._names = True
+        elif self._names:
+            self._unseen.untaken(entry)
+            return
+        self._unseen.entry(entry)
+
+
+async def _take(entries: Any, log: _Log) -> None:
+    """Take a batch; of one that nobody's Envoy sends, a part a turn of the loop."""
+    for number, logged in enumerate(entries, 1):
+        if (entry := read(logged)) is not None:
+            log.entry(entry)
+        if not number % AT_ONCE:
+            await asyncio.sleep(0)
 
 
 def read(logged: Any) -> Entry | None:
@@ -93,11 +115,12 @@ def read(logged: Any) -> Entry | None:
     if common.access_log_type not in _ENDS or details == _REFUSED:
         return None
     status, flags = status_of(response.response_code), flags_of(common.response_flags)
-    usage, first = _measured(common.metadata.filter_metadata)
+    name, usage, first = _found(common.metadata.filter_metadata)
     arrived, whole = _seconds(common.time_to_last_rx_byte), _seconds(common.duration)
     told = whole > 0 or common.HasField("duration")
     return Entry(
         request_id=logged.request.request_id,
+        name=name,
         outcome=_outcome(status, details, flags),
         status=status,
         served=address_of(common.upstream_remote_address),
@@ -120,17 +143,28 @@ def _outcome(status: int | None, details: bytes, flags: str) -> Outcome:
     return _COMPLETED
 
 
-def _measured(metadata: Any) -> tuple[Usage | None, float | None]:
-    """What the gateway's filters measured: usage, and milliseconds to the first chunk."""
+def _found(metadata: Any) -> tuple[str, Usage | None, float | None]:
+    """The exchange's name, and what the gateway's filters measured: usage, ms to the first chunk."""
     told = metadata.get(METADATA)
     if told is None:
-        return None, None
-    get = told.fields.get
+        return "", None, None
+    fields = told.fields
+    get = fields.get
+    name = _text(get(EXCHANGE))
+    if name and len(fields) == 1:
+        return name, None, None
     prompt, completion = _count(get("prompt_tokens")), _count(get("completion_tokens"))
     cached, first = _count(get("cached_tokens")), _number(get("first_chunk_ms"))
     if prompt is None and completion is None and cached is None:
-        return None, first
-    return Usage(prompt, completion, cached), first
+        return name, None, first
+    return name, Usage(prompt, completion, cached), first
+
+
+def _text(value: bytes | None) -> str:
+    """Return the short ASCII text of a serialised ``Value``; "" if it is something else."""
+    if value is None or len(value) < 2 or value[0] != _IS_TEXT or value[1] != len(value) - 2:
+        return ""
+    return value[2:].decode() if value.isascii() else ""
 
 
 def _count(value: bytes | None) -> int | None:

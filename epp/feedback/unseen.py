@@ -3,7 +3,7 @@
 In the lean mode Envoy closes the ext_proc stream once the request is on its way; the request
 itself runs on. Its booking must stay in the ledger until then, and neither may stay for ever:
 
-* an access-log entry of its request id ends it (the normal case, some 50 ms late);
+* an access-log entry of it ends it (the normal case, some 50 ms late);
 * its endpoint is gone, or a scrape taken a while after the pick shows nothing queued or running;
 * at the very latest after `MAX_AGE` seconds.
 
@@ -18,20 +18,30 @@ the booking alone is released as soon as a scrape has seen the request, since fr
 scraped load counts it. The exchange stays open for an entry that still tells the truth. So it does
 where scrapes have long counted fewer requests than are booked: the oldest bookings go, see `shortfall`.
 
-An entry may overtake the end of its own stream, so unmatched entries are kept for a moment.
-Clients may use an id for several requests at a time: an entry ends one that went where it says,
-if there is one, and else the oldest.
+Whose an entry is: request ids are the client's, who may use one for several requests, and again at
+once. So each exchange has a name of our own, which goes to the gateway with the pick, as dynamic metadata,
+and comes back in the entry.
+
+* An entry with a name is that exchange's, and of no other, whatever its id.
+* A gateway that does not take the name over tells ids only: such an entry ends one of that id that went
+  where it says, if there is one, and else the oldest. Of an answer that broke off we know the status,
+  so an entry with another one is not of it.
+* A log that tells names has entries without: those of requests that were not ours to route, and
+  those whose client left before the gateway had our pick. See `Unseen.untaken`.
+
+An entry may overtake the end of its own stream, so it is kept for a moment (`entry.Early`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+import secrets
 from operator import itemgetter
 from typing import Protocol
 
 from epp.clock import Clock
-from epp.exchange import Exchange, Told
+from epp.exchange import Exchange
+from epp.feedback.entry import Early, Entry, fits
 from epp.feedback.logged import as_logged
 from epp.feedback.shortfall import Shortfall
 from epp.model import Endpoint, EndpointId, Outcome
@@ -43,9 +53,7 @@ EMPTY_AFTER = 5.0
 """Seconds after which a scrape that shows an empty engine tells of an end, and not of a request
 whose upload is slow."""
 RELEASED = 4096  #: exchanges kept open without a booking: some gateways never open a log
-EARLY_ENTRIES = 4096  #: entries kept that came before their stream ended
-EARLY_SECONDS = 5.0  #: and for how long: a client may use its request id again later
-EARLY_ID = 1024  #: characters of an id that is kept so: clients make ids up
+UNTAKEN_SECONDS = 5.0  #: at most, between a pick that came too late for its client and its entry
 
 
 class Knows(Protocol):
@@ -56,32 +64,38 @@ class Knows(Protocol):
         ...
 
 
-class Entry(Told, frozen=True):
-    """What the gateway's access log says about one request."""
-
-    request_id: str  #: see `logged.as_logged`
-    outcome: Outcome
-    status: int | None = None
-    served: str = ""  #: ``host:port`` of the endpoint that answered
-
-
 class Unseen:
-    """Open exchanges without an answer stream, by request id."""
+    """Open exchanges without an answer stream.
+
+    Args:
+        pool: the endpoints that there are.
+        clock: tells the time.
+    """
 
     def __init__(self, pool: Knows, clock: Clock) -> None:
         self.logs_connected = 0  #: access-log streams open now
-        self.unmatched = 0  #: entries that no exchange ever claimed, so far
+        self.strange = 0  #: entries that cannot be of an exchange of this process, so far
         self.reaped = 0  #: exchanges ended without an entry, so far
         self._pool = pool
         self._clock = clock
+        #: Begins the names that are given here: entries of other replicas' exchanges come here, too,
+        #: and of those from before a restart.
+        self._run = secrets.token_hex(8)
+        self._names = 0  #: given so far
         self._has_no_log = False  #: an answer broke off, and nobody told why
         self._log_lost_at = -math.inf  #: when a log last ended; what it had not sent is lost
-        self._open: dict[str, dict[Exchange, float]] = {}  # since when, oldest first
-        self._early: OrderedDict[str, tuple[Entry, float]] = OrderedDict()
+        self._open: dict[str, dict[Exchange, float]] = {}  #: by id: since when, oldest first
+        self._named: dict[str, Exchange] = {}  #: the same, by name
+        self._early = Early(clock)
         self._shortfall = Shortfall()
 
     def __len__(self) -> int:
         return sum(map(len, self._open.values()))
+
+    @property
+    def unmatched(self) -> int:
+        """Entries that no exchange ever claimed, so far."""
+        return self.strange + self._early.unclaimed
 
     def log_opened(self) -> None:
         """A gateway opened its access log."""
@@ -98,42 +112,66 @@ class Unseen:
         """Whether an entry may come of an answer that breaks off now."""
         return not self._has_no_log
 
+    def name(self, exchange: Exchange) -> str:
+        """Name ``exchange`` towards the gateway, before the pick goes there."""
+        self._names += 1
+        exchange.name = name = f"{self._run}{self._names:012x}"
+        return name
+
     def adopt(self, exchange: Exchange) -> None:
         """Keep ``exchange`` open until something tells how it ended."""
-        now, request_id = self._clock.now(), as_logged(exchange.request.id)
-        early = self._early.pop(request_id, None)
-        if early is not None and early[1] >= max(exchange.picked_at, now - EARLY_SECONDS):
-            _end(exchange, early[0])
+        early = self._early.take(exchange)
+        if early is not None:
+            _end(exchange, early)
             return
-        self._open.setdefault(request_id, {})[exchange] = now
+        if exchange.name:
+            self._named[exchange.name] = exchange
+        same = self._open.setdefault(as_logged(exchange.request.id), {})
+        same[exchange] = self._clock.now()
 
     def entry(self, entry: Entry) -> None:
         """Take one access-log entry. Duplicates and strangers change nothing."""
+        if entry.name:
+            exchange = self._named.get(entry.name)
+            if exchange is None and not entry.name.startswith(self._run):
+                self.strange += 1
+                return
+        else:
+            waiting = self._open.get(entry.request_id)
+            exchange = None if waiting is None else _meant(waiting, entry)
+        if exchange is None:
+            self._early.keep(entry)
+        else:
+            self._forget(exchange)
+            _end(exchange, entry)
+
+    def untaken(self, entry: Entry) -> None:
+        """Take an entry without a name of a log that tells names.
+
+        It is of an exchange only if the gateway never had its pick, since its client had left. Then it was
+        a new one, and no endpoint served it. Others are of requests that did not come to us.
+        """
+        if entry.outcome is not Outcome.ABANDONED or entry.served:
+            self.strange += 1
+            return
         waiting = self._open.get(entry.request_id)
         if waiting is None:
-            self._keep(entry)
+            self._early.keep(entry)
             return
-        exchange = _meant(waiting, entry.served)
-        del waiting[exchange]
-        if not waiting:
-            del self._open[entry.request_id]
+        exchange, since = next(reversed(waiting.items()))
+        if self._clock.now() - since > UNTAKEN_SECONDS:
+            self.strange += 1
+            return
+        self._forget(exchange)
         _end(exchange, entry)
 
-    def _keep(self, entry: Entry) -> None:
-        before = self._early.pop(entry.request_id, None)
-        self.unmatched += before is not None
-        if len(entry.request_id) > EARLY_ID:
-            self.unmatched += 1
-            return
-        self._early[entry.request_id] = (entry, self._clock.now())
-        if len(self._early) > EARLY_ENTRIES:
-            self._early.popitem(last=False)
-            self.unmatched += 1
-
-    def _drop_early(self, until: float) -> None:
-        while self._early and next(iter(self._early.values()))[1] < until:
-            self._early.popitem(last=False)
-            self.unmatched += 1
+    def _forget(self, exchange: Exchange) -> None:
+        self._named.pop(exchange.name, None)
+        request_id = as_logged(exchange.request.id)
+        same = self._open[request_id]
+        del same[exchange]
+        if not same:
+            del self._open[request_id]
 
     def sweep(self) -> None:
         """Release and end what the evidence allows. Call it a few times a second.
@@ -141,7 +179,7 @@ class Unseen:
         O(open exchanges).
         """
         now = self._clock.now()
-        self._drop_early(now - EARLY_SECONDS)
+        self._early.drop_old()
         released: list[Exchange] = []
         booked: dict[EndpointId, list[tuple[float, Exchange]]] = {}
         for exchange, since in [each for same in self._open.values() for each in same.items()]:
@@ -186,22 +224,20 @@ class Unseen:
         return endpoint is not None and _scraped(endpoint, since + SEEN_AFTER)
 
     def _reap(self, exchange: Exchange) -> None:
-        request_id = as_logged(exchange.request.id)
-        same = self._open[request_id]
-        del same[exchange]
-        if not same:
-            del self._open[request_id]
+        self._forget(exchange)
         self.reaped += not exchange.broken
         self._has_no_log |= exchange.broken and not self.logs_connected
         exchange.end(Outcome.ABANDONED if exchange.broken else Outcome.UNKNOWN)
 
 
-def _meant(waiting: dict[Exchange, float], served: str) -> Exchange:
-    if len(waiting) > 1 and served:
-        for exchange in waiting:
-            if exchange.pick.endpoints[0].address == served:
+def _meant(waiting: dict[Exchange, float], entry: Entry) -> Exchange | None:
+    """Return whose of one id an entry is that tells no name."""
+    may = [exchange for exchange in waiting if fits(exchange, entry)]
+    if len(may) > 1 and entry.served:
+        for exchange in may:
+            if exchange.pick.endpoints[0].address == entry.served:
                 return exchange
-    return next(iter(waiting))
+    return may[0] if may else None
 
 
 def _scraped(endpoint: Endpoint, after: float) -> bool:

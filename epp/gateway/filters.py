@@ -35,7 +35,7 @@ from epp.extproc.hints import CLUSTER
 from epp.gateway.clusters import PICKER
 from epp.gateway.options import GatewayOptions
 from epp.gateway.usage import ttft_filter, usage_filters
-from epp.headers import DESTINATION_NAMESPACE, REQUEST_ID, SUBSET_NAMESPACE
+from epp.headers import DESTINATION_NAMESPACE, OWN_NAMESPACE, REQUEST_ID, SUBSET_NAMESPACE
 
 _SEND, _SKIP = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
 _DUPLEX = ProcessingModeBodySendMode.FULL_DUPLEX_STREAMED
@@ -85,6 +85,7 @@ def access_logs(options: GatewayOptions) -> list[AccessLog]:
 
 def _picker(options: GatewayOptions) -> ExternalProcessor:
     namespaces = [SUBSET_NAMESPACE, DESTINATION_NAMESPACE]
+    received = [DESTINATION_NAMESPACE, OWN_NAMESPACE]
     return ExternalProcessor(
         grpc_service=_grpc(),
         failure_mode_allow=options.fail_open,
@@ -93,7 +94,7 @@ def _picker(options: GatewayOptions) -> ExternalProcessor:
         request_attributes=[CLUSTER] if options.pools else [],
         metadata_options=MetadataOptions(
             forwarding_namespaces=MetadataOptionsMetadataNamespaces(untyped=namespaces),
-            receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=[DESTINATION_NAMESPACE]),
+            receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=received),
         ),
     )
 

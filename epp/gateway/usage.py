@@ -1,6 +1,6 @@
 """Envoy filters that read an answer for the picker: token usage, time to the first chunk.
 
-What they find goes into dynamic metadata of namespace `METADATA`, which the access log carries.
+What they find goes into dynamic metadata of namespace `headers.OWN_NAMESPACE`, which the access log carries.
 ``sse_to_metadata`` is marked work in progress by Envoy 1.40, so these are off by default.
 """
 
@@ -29,7 +29,8 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
 from envoy_data_plane.google.protobuf import Any as Packed
 
-METADATA = "epp"
+from epp.headers import OWN_NAMESPACE
+
 MAX_EVENT_BYTES = 2**20  #: of a stream; the Responses API repeats the whole answer before its usage
 JSON = r"(?i)application/json\s*(;.*)?"  #: content types of whole answers
 
@@ -129,7 +130,7 @@ def _rules(objects: Iterable[tuple[tuple[str, ...], Paths]]) -> list[JsonToMetad
     return [
         JsonToMetadataRule(
             selectors=[JsonToMetadataSelector(key=key) for key in (*path, *rest)],
-            on_present=JsonToMetadataKeyValuePair(metadata_namespace=METADATA, key=name),
+            on_present=JsonToMetadataKeyValuePair(metadata_namespace=OWN_NAMESPACE, key=name),
         )
         for path, counts in objects
         for name, rest in counts.items()

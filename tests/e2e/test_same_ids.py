@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from tests.support import http1
 from tests.support.backend import wanted
 from tests.support.crowd import CHAT
 from tests.support.diary import Diary
+from tests.support.leaving import soon
 from tests.support.process import eventually
 from tests.support.stack import Stack
 
@@ -21,6 +24,8 @@ ID = {"x-request-id": "again", "content-type": "application/json"}
 PROMPT = b'{"model":"m","prompt":"a"}'
 BROKEN = b'{"model":'
 SLOW = wanted(kind="bytes", size=9_000, pieces=3, wait=0.3, chunked=True)
+DYING = wanted(kind="bytes", size=900, pieces=3, wait=0.05, chunked=True, die_after=600)
+LATE = {"log_flush_interval": 1.0}  #: so that the next request is under way before an entry comes
 
 
 @pytest.mark.parametrize("mode", ["lean", "stock"])
@@ -40,3 +45,63 @@ def test_a_refusal_does_not_end_the_request_that_comes_after_it_with_its_id(
     assert first.status == "503"
     assert [(ended.outcome, ended.status) for ended in others] == [("completed", "200")]
     assert (state["reaped"], state["unmatched_log_entries"]) == (0, 0)
+
+
+@pytest.mark.parametrize("mode", ["lean", "stock"])
+def test_a_failure_does_not_end_the_request_that_comes_after_it_with_its_id(
+    tmp_path: Path, mode: Any
+) -> None:
+    diary = Diary(tmp_path)
+    with Stack(tmp_path, mode=mode, backends=1, serve=diary.serve, gateway=LATE) as stack:
+
+        def told() -> bool:
+            return bool(stack.state()["access_logs"])
+
+        asyncio.run(fail_then_leave(stack.port, told))
+        stack.wait_idle()
+        ended = {each.model: (each.outcome, each.status) for each in diary.read()}
+        state = stack.state()
+    assert ended == {"first": ("failed", "503"), "second": ("abandoned", "-")}
+    assert state["reaped"] == 0
+
+
+async def fail_then_leave(port: int, told: Callable[[], bool]) -> None:
+    """Have a request fail, send one more by its id, and leave it once the failure was told."""
+    headers = {**ID, **wanted(kind="drop")}
+    answer = await http1.request(port, "POST", CHAT, headers, prompt("first"))
+    assert answer.status == 503
+    hanging = prompt("second")
+    head = {**ID, **wanted(kind="hang"), "content-length": str(len(hanging))}
+    async with http1.Connection(port) as connection:
+        await connection.send_head("POST", CHAT, head)
+        await connection.send(hanging)
+        await soon(told)()
+
+
+@pytest.mark.parametrize("mode", ["lean", "stock"])
+def test_of_two_requests_of_one_id_on_one_endpoint_each_is_told_its_own_end(
+    tmp_path: Path, mode: Any
+) -> None:
+    diary = Diary(tmp_path)
+    with Stack(tmp_path, mode=mode, backends=1, serve=diary.serve) as stack:
+
+        async def both() -> None:
+            slow = asyncio.create_task(ask(stack.port, SLOW, "slow"))
+            await soon(lambda: stack.counts(0).running)()
+            await ask(stack.port, DYING, "broken")
+            await slow
+
+        asyncio.run(both())
+        stack.wait_idle()
+        ended = [(each.model, each.outcome, each.status) for each in diary.read()]
+    assert ended == [("broken", "failed", "200"), ("slow", "completed", "200")]
+
+
+async def ask(port: int, answer: dict[str, str], model: str) -> None:
+    """Ask by the one id; the answer may break off."""
+    with suppress(OSError, EOFError):
+        await http1.request(port, "POST", CHAT, {**ID, **answer}, prompt(model))
+
+
+def prompt(model: str) -> bytes:
+    return PROMPT.replace(b'"m"', b'"' + model.encode() + b'"')

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from epp.clock import ManualClock
 from epp.exchange import Exchange
-from epp.feedback.unseen import EARLY_SECONDS, EMPTY_AFTER, Entry, Unseen
+from epp.feedback.entry import SECONDS as EARLY_SECONDS
+from epp.feedback.entry import Entry
+from epp.feedback.unseen import EMPTY_AFTER, Unseen
 from epp.ledger import Ledger
 from epp.model import Outcome, Pick
 from epp.pool import Pool

@@ -27,6 +27,7 @@ class Ended(msgspec.Struct, frozen=True):
     status: str
     picked: str  #: ``host:port``
     served: str  #: ``host:port``
+    model: str
 
 
 class Diary:

@@ -100,6 +100,10 @@ class Adopted:
     def asks_why(self) -> bool:
         return self.logs_connected > 0
 
+    def name(self, exchange: Any) -> str:
+        exchange.name = f"exchange-{exchange.request.id}"
+        return str(exchange.name)
+
     def adopt(self, exchange: Any) -> None:
         self.exchanges.append(exchange)
 

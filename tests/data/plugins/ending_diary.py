@@ -1,4 +1,4 @@
-"""Writes down how each request ended: outcome, status, endpoint picked, endpoint that served."""
+"""Writes down how each request ended: outcome, status, endpoint picked and that served, model."""
 
 from pathlib import Path
 
@@ -18,6 +18,7 @@ class EndingDiary:
         pass
 
     def ended(self, request, pick, ending):
-        words = (ending.outcome.value, ending.status, pick.endpoints[0].address, ending.served)
+        picked = pick.endpoints[0].address
+        words = (ending.outcome.value, ending.status, picked, ending.served, request.model)
         with self._path.open("a") as file:
             file.write(" ".join(str(word or "-") for word in words) + "\n")

@@ -16,10 +16,12 @@ from epp.extproc.messages import (
     Head,
     Mode,
     Modes,
+    Named,
     PassBody,
     PassHead,
     PassTrailers,
     Piece,
+    Reply,
     Side,
     Trailers,
 )
@@ -154,6 +156,27 @@ def test_head_and_body_in_one_reply_decide_as_the_head_alone_does(decision: Deci
     response.ClearField("status")
     response.ClearField("body_mutation")
     assert both == alone
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        ForwardHead(USUAL),
+        ForwardHead(DECISION),
+        ForwardAtOnce(USUAL, b"new"),
+        ForwardWhole(DECISION, b"new"),
+        PassTrailers(Side.REQUEST, DECISION),
+    ],
+    ids=lambda reply: type(reply).__name__,
+)
+@pytest.mark.parametrize("name", ["5f-1", "x" * 99])
+def test_a_name_goes_along_in_metadata_of_our_own_and_changes_nothing_else(
+    reply: Reply, name: str
+) -> None:
+    alone, named = encode(reply), encode(Named(reply, name))  # type: ignore[arg-type]
+    told = named.dynamic_metadata.fields.pop("epp").struct_value
+    assert dict(told) == {"exchange": name}
+    assert named == alone
 
 
 def test_pieces_are_streamed_replies() -> None:

@@ -15,8 +15,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from epp.extproc.wire import REFUSED
 from epp.feedback import access_log
 from epp.feedback.access_log import AT_ONCE, METADATA, MOST_BYTES, AccessLogs
+from epp.feedback.entry import Entry
 from epp.feedback.logged import StreamAccessLogsMessage
-from epp.feedback.unseen import Entry
+from epp.headers import EXCHANGE, OWN_NAMESPACE
 from epp.model import Outcome, Usage
 from epp.rpc.call import EOF, EndOfMessages
 from epp.rpc.status import Aborted, Code
@@ -234,6 +235,50 @@ def test_what_was_read_of_one_entry_is_not_told_of_another() -> None:
     assert told == [first, (503, "10.0.0.1:8001", "upstream_remote_reset"), first]
 
 
+# --- the exchange's name --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("numbers", [{}, {"prompt_tokens": 7, "first_chunk_ms": 40}])
+def test_an_entry_tells_the_name_that_the_gateway_was_told(numbers: dict[str, Any]) -> None:
+    entry = logged()
+    metadata = entry.common_properties.metadata.filter_metadata
+    metadata[OWN_NAMESPACE].update({EXCHANGE: "5f-1", **numbers})
+    told = read(entry)
+    assert told.name == "5f-1"
+    assert told.usage == (Usage(7, None, None) if numbers else None)
+    assert told.first_byte_seconds == (0.04 if numbers else None)
+
+
+def test_a_name_is_what_the_picker_wrote_and_nothing_else() -> None:
+    entry = logged()
+    metadata = entry.common_properties.metadata.filter_metadata
+    metadata["envoy.lb"].update({EXCHANGE: "5f-1"})
+    assert read(entry).name == ""
+    for strange in (7, True, None, "", "\u00e9", "x" * 128, ["5f-1"], {"5f-1": "5f-1"}):
+        metadata[OWN_NAMESPACE].update({EXCHANGE: strange})
+        assert read(entry).name == "", strange
+
+
+def test_a_name_that_is_cut_off_is_none() -> None:
+    entry = StreamAccessLogsMessage.FromString(written(logged())).http_logs.log_entry[0]
+    fields = entry.common_properties.metadata.filter_metadata[OWN_NAMESPACE].fields
+    for value in (b"\x1a", b"\x1a\x05ab", b"\x1a\x02abc", b""):
+        fields[EXCHANGE] = value
+        told = access_log.read(entry)
+        assert told is not None
+        assert told.name == ""
+
+
+def test_once_a_log_tells_names_an_entry_without_is_of_no_pick_that_was_taken() -> None:
+    nameless, naming = logged(), logged()
+    metadata = naming.common_properties.metadata.filter_metadata
+    metadata[OWN_NAMESPACE].update({EXCHANGE: "5f-1"})
+    told = taken(written(nameless), written(nameless, naming), written(nameless, naming))
+    assert told.names == ["", "", "5f-1", "5f-1"]
+    assert told.untakens == 1
+    assert taken(written(nameless)).names == [""]  # each log by itself
+
+
 # --- who sends too much ---------------------------------------------------------------------
 
 
@@ -241,7 +286,12 @@ class Taken:
     """Counts entries, and at which turn of the loop the last one came."""
 
     def __init__(self) -> None:
-        self.logs, self.count, self.turns = 0, 0, 0
+        self.logs, self.turns, self.untakens = 0, 0, 0
+        self.names: list[str] = []
+
+    @property
+    def count(self) -> int:
+        return len(self.names)
 
     def log_opened(self) -> None:
         self.logs += 1
@@ -249,8 +299,11 @@ class Taken:
     def log_closed(self) -> None:
         self.logs -= 1
 
-    def entry(self, _entry: Entry) -> None:
-        self.count += 1
+    def entry(self, entry: Entry) -> None:
+        self.names.append(entry.name)
+
+    def untaken(self, _entry: Entry) -> None:
+        self.untakens += 1
 
     async def tick(self) -> None:
         while True:

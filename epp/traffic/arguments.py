@@ -8,6 +8,7 @@ from typing import Any
 
 from epp.terminal.arguments import count, port, positive
 from epp.traffic.files import READERS, WRITERS, Reading, read_trace, told, write_trace
+from epp.traffic.formats import aiperf
 from epp.traffic.trace import Trace, TraceError
 
 
@@ -40,9 +41,15 @@ def _convert(verbs: Any) -> None:
 
 
 def _run_convert(parsed: argparse.Namespace) -> int:
-    trace = read(parsed)
+    return _written(read(parsed), parsed)
+
+
+def _written(trace: Trace, parsed: argparse.Namespace) -> int:
+    """Write what was asked for; say how much it is, and how aiperf is told what its file cannot."""
     write_trace(trace, parsed.output, parsed.to)
     print(f"{len(trace.records)} requests in {trace.seconds:.0f} s to {parsed.output}")  # noqa: T201
+    if parsed.to == "aiperf":
+        print(aiperf.command(trace, parsed.output))  # noqa: T201
     return 0
 
 
@@ -108,10 +115,7 @@ def _run_synth(parsed: argparse.Namespace) -> int:
     wanted = Wanted(
         seconds=parsed.seconds, rate=parsed.rate, seed=parsed.seed, finish=parsed.finish
     )
-    trace = synthesize(model, wanted)
-    write_trace(trace, parsed.output, parsed.to)
-    print(f"{len(trace.records)} requests in {trace.seconds:.0f} s to {parsed.output}")  # noqa: T201
-    return 0
+    return _written(synthesize(model, wanted), parsed)
 
 
 def _compare(verbs: Any) -> None:

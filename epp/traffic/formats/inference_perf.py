@@ -31,7 +31,7 @@ def write(trace: Trace, *, seed: int = 1) -> str:
     config = {
         "api": {"type": "completion", "streaming": True},
         "load": _load(trace, talks, many=many),
-        "data": _conversations(talks, seed) if many else _shared(trace),
+        "data": _conversations(talks, trace.block_tokens, seed) if many else _shared(trace),
     }
     return msgspec.yaml.encode(config).decode()
 
@@ -58,10 +58,10 @@ def _at_once(talks: Sequence[Sequence[Turn]]) -> float:
     return busy / last if last else len(talks)
 
 
-def _conversations(talks: Sequence[Sequence[Turn]], seed: int) -> dict[str, Any]:
+def _conversations(talks: Sequence[Sequence[Turn]], block_tokens: int, seed: int) -> dict[str, Any]:
     later = [turn for talk in talks for turn in talk[1:]]
     fresh = [max(_fresh(turn), 1) for turn in later]
-    shared = _shared_tokens([talk[0].record.input_tokens for talk in talks])
+    shared = _shared_tokens(talks, block_tokens)
     return {
         "type": "conversation_replay",
         "conversation_replay": {
@@ -93,9 +93,16 @@ def _gap(turn: Turn) -> float:
     return turn.record.at - turn.parent.record.at if turn.parent else 0.0
 
 
-def _shared_tokens(firsts: Sequence[int]) -> int:
-    """A system prompt that all could share: it can be no longer than the shortest of them."""
-    return min(firsts, default=0)
+def _shared_tokens(talks: Sequence[Sequence[Turn]], block_tokens: int) -> int:
+    """Tokens of the system prompt: of the full blocks that most conversations begin with."""
+    firsts = [talk[0].record for talk in talks]
+    chains = [each.hash_ids[: each.input_tokens // block_tokens] for each in firsts]
+    depth = 0
+    while True:
+        at = Counter(ids[depth] for ids in chains if len(ids) > depth)
+        if 2 * max(at.values(), default=0) <= len(talks):
+            return depth * block_tokens
+        depth += 1
 
 
 def _shared(trace: Trace) -> dict[str, Any]:

@@ -115,7 +115,10 @@ def test_convert_writes_what_another_tool_reads(
     with gzip.open(source, "wt") as file:
         file.write(GOOD % (0, 1) + GOOD % (2000, 2))
     assert main(["traffic", "convert", str(source), "--to", "aiperf", "--output", str(out)]) == 0
-    assert "2 requests in 2 s" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 requests in 2 s" in said
+    assert f"aiperf profile --input-file {out} " in said
+    assert "--prompt-input-tokens-block-size 512 " in said
     assert out.read_text().splitlines()[1] == (
         '{"timestamp":2000.0,"input_length":600,"output_length":5,"hash_ids":[0,2]}'
     )

@@ -71,3 +71,17 @@ def test_inference_perf_gets_conversations_of_several_turns() -> None:
     assert replay["tool_call_latency_sec"]["mean"] == 4.0
     # Four talks of 20 s within 23 s.
     assert config["load"]["stages"] == [{"concurrent_sessions": 3, "num_sessions": 4}]
+
+
+def test_inference_perf_gets_as_system_prompt_what_most_conversations_begin_with() -> None:
+    def of(talk: int, turn: int, system: int) -> Record:
+        return Record(
+            at=talk + turn * 10.0, input_tokens=2100 + turn * 300, output_tokens=100,
+            runs=((system, 2), (1000 * (talk + 1), 3)), session=str(talk),
+        )  # fmt: skip
+
+    records = [of(talk, turn, 500 if talk else 900) for turn in range(2) for talk in range(4)]
+    config = msgspec.yaml.decode(inference_perf.write(Trace(tuple(records), 512)))
+    replay = config["data"]["conversation_replay"]
+    assert replay["shared_system_prompt_len"] == 1024
+    assert replay["dynamic_system_prompt_len"]["mean"] == 2100 - 1024

@@ -1,13 +1,14 @@
-"""``epp top``: the live page's numbers in a terminal."""
+"""``epp top``: the live page's numbers in a terminal, or line by line for another program."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import select
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote
 
 import msgspec
@@ -110,6 +111,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     Raises:
         ConfigError: there is no picker, or, with ``--once``, it gives no usable answer.
+        BrokenPipeError: nobody reads any more.
     """
     told = partial(fetch, admin_of(parsed), pool=parsed.pool)
     console = Console()
@@ -120,7 +122,10 @@ def run(parsed: argparse.Namespace) -> int:
             console.print(part)
         return 0
     with contextlib.suppress(KeyboardInterrupt):
-        _follow(told, console, parsed.sort)
+        if console.is_terminal:
+            _show(told, console, parsed.sort)
+        else:
+            _write(told, console, parsed.sort)
     return 0
 
 
@@ -177,28 +182,63 @@ def line(points: Sequence[float | None], *, most: float = 0.0) -> str:
     return "".join(" " if p is None else BLOCKS[round(p / top * steps)] for p in points)
 
 
-def _follow(told: Callable[[], Answer], console: Console, sort: str) -> None:
-    """Show it each second; once it answered, or says that it cannot yet, until interrupted.
+def _show(told: Callable[[], Answer], console: Console, sort: str) -> None:
+    """Show it on the screen, each second anew. Raises as `_frames` does."""
+
+    def view() -> View:
+        return View(sort=sort, rows=max(console.height - ABOVE, 1), width=console.width)
+
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        for parts in _frames(told, view):
+            began = time.monotonic()
+            live.update(Group(*parts), refresh=True)
+            time.sleep(_rest(began))
+
+
+def _write(told: Callable[[], Answer], console: Console, sort: str) -> None:
+    """Write it, with all pods, again each second. Raises as `_frames` does.
+
+    Raises:
+        BrokenPipeError: nobody reads any more. It is noticed at once.
+    """
+    for parts in _frames(told, lambda: View(sort=sort, width=console.width)):
+        began = time.monotonic()
+        console.print(*parts, Text(), sep="\n")
+        console.file.flush()
+        if _left(console.file, _rest(began)):
+            raise BrokenPipeError
+
+
+def _left(file: IO[str], seconds: float) -> bool:
+    """Whether the reader of ``file`` goes within ``seconds``."""
+    poll = select.poll()
+    poll.register(file, 0)  # for nothing but that
+    return bool(poll.poll(seconds * 1000))
+
+
+def _rest(began: float) -> float:
+    return max(PERIOD_SECONDS - (time.monotonic() - began), 0.1)
+
+
+def _frames(
+    told: Callable[[], Answer], view: Callable[[], View]
+) -> Iterator[Sequence[RenderableType]]:
+    """Ask, and lay out what comes, for ever; once it answered, or says that it cannot yet.
 
     Raises:
         ConfigError: nobody answers at all, or somebody else does.
     """
     known = False
-    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
-        while True:
-            began = time.monotonic()
-            try:
-                rows = max(console.height - ABOVE, 1)
-                view = View(sort=sort, rows=rows, width=console.width)
-                parts = render(told(), view)
-                known = True
-            except ConfigError as error:
-                known = known or (isinstance(error, Refused) and error.status >= SERVER_ERROR)
-                if not known:
-                    raise
-                parts = [Text(str(error), style="red")]
-            live.update(Group(*parts), refresh=True)
-            time.sleep(max(PERIOD_SECONDS - (time.monotonic() - began), 0.1))
+    while True:
+        try:
+            parts = render(told(), view())
+            known = True
+        except ConfigError as error:
+            known = known or (isinstance(error, Refused) and error.status >= SERVER_ERROR)
+            if not known:
+                raise
+            parts = [Text(str(error), style="red")]
+        yield parts
 
 
 def _head(answer: Answer) -> Text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import select
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 import msgspec
 import pytest
@@ -63,6 +65,39 @@ def test_it_goes_on_asking_until_interrupted() -> None:
     assert asked[:3] == ["/debug/live"] * 3
     assert status == 0
     assert "pod-1" in out
+
+
+def test_a_reader_that_has_seen_enough_ends_it_at_once_and_quietly() -> None:
+    seldom = (
+        "import sys; from epp import cli; from epp.commands import top; "
+        "top.PERIOD_SECONDS = 600.0; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    with serving(PICKER) as address:
+        command = [sys.executable, "-c", seldom, "top", f"--admin={address}"]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as child:
+            assert child.stdout is not None
+            assert child.stderr is not None
+            try:
+                assert select.select([child.stdout], [], [], WAIT_SECONDS)[0], "nothing is written"
+                assert child.stdout.readline().startswith("pool llama")
+                child.stdout.close()
+                assert child.wait(WAIT_SECONDS) == 0
+                assert child.stderr.read() == ""
+            finally:
+                child.kill()
+
+
+def test_each_second_all_pods_are_written_for_another_program() -> None:
+    with serving(PICKER) as address:
+        command = [sys.executable, "-m", "epp", "top", f"--admin={address}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            try:
+                heads = [line for line in islice(child.stdout, 30) if "pool llama" in line]
+                assert len(heads) >= 2
+            finally:
+                child.kill()
 
 
 def test_it_goes_on_when_the_picker_does_not_answer_and_says_so() -> None:

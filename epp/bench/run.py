@@ -18,7 +18,7 @@ import msgspec
 import uvloop
 from rich.table import Table
 
-from epp.bench import access_log, kv, targets
+from epp.bench import access_log, kv, peers, targets
 from epp.bench.kv_live import live
 from epp.bench.policy import decisions
 from epp.bench.prefill import dispatch
@@ -159,7 +159,7 @@ def _prefill(seconds: float) -> Measured:
     return Measured(None, None, seen.rate, seen.p50_ms, seen.p99_ms, seen.requests, seen.alone)
 
 
-def _kv(measure: Callable[[float], kv.Cost], seconds: float) -> Measured:
+def _inside(measure: Callable[[float], kv.Cost], seconds: float) -> Measured:
     cost = measure(seconds)
     return Measured(cost.cpu_ms, None, cost.rate, cost.p50_ms, cost.p99_ms, cost.count, 0)
 
@@ -191,9 +191,11 @@ INSIDE: Mapping[str, Callable[[float], Measured]] = {
     "expected_ttft_1000": partial(_expected_ttft, 1000),
     "access_log_2000": _access_log,
     "prefill_200rps": _prefill,
-    "kv_ingest": partial(_kv, kv.ingest),
-    "kv_lookup_8k_1000": partial(_kv, kv.look_up_8k),
-    "kv_lookup_128k": partial(_kv, kv.look_up_128k),
+    "peers_tell": partial(_inside, peers.tell),
+    "peers_hear": partial(_inside, peers.hear),
+    "kv_ingest": partial(_inside, kv.ingest),
+    "kv_lookup_8k_1000": partial(_inside, kv.look_up_8k),
+    "kv_lookup_128k": partial(_inside, kv.look_up_128k),
     "kv_live": _kv_live,
     "kv_live_pick": _kv_live_pick,
     "kv_live_visible": _kv_live_visible,
@@ -205,6 +207,7 @@ LONG: Mapping[str, Callable[[float], Measured]] = {
 }
 """Cases that take long; they run only if named."""
 SECTIONS: Mapping[str, Sequence[str]] = {
+    "peers": tuple(name for name in INSIDE if name.startswith("peers_")),
     "kv": tuple(name for name in (*INSIDE, *LONG) if name.startswith("kv_")),
 }
 """Names for several cases."""

@@ -27,7 +27,7 @@ def schedule(*, endpoints: int, prompt_tokens: int) -> tuple[float, float, float
     draw = random.Random(3)
     clock = SystemClock()
     router = router_of(pool_of(endpoints, draw, clock.now()), draw, clock)
-    arrivals = _arrivals(draw, prompt_tokens)
+    arrivals = arrivals_of(draw, prompt_tokens)
     return asyncio.run(_time(router, arrivals))
 
 
@@ -88,7 +88,8 @@ def _endpoint(i: int, draw: random.Random, now: float) -> Endpoint:
     return Endpoint(EndpointId(f"{host}:8000"), host, 8000, f"pod-{i}", load=load)
 
 
-def _arrivals(draw: random.Random, prompt_tokens: int) -> list[Arrival]:
+def arrivals_of(draw: random.Random, prompt_tokens: int) -> list[Arrival]:
+    """Return 400 requests, each of which shares half of its prompt with others."""
     shared = [text(draw, prompt_tokens // 2) for _ in range(TENANTS)]
     made = []
     for i in range(400):

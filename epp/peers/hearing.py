@@ -16,7 +16,7 @@ from epp.clock import Clock
 from epp.ledger import Ledger, Reservation
 from epp.model import Ending, Endpoint, InferenceRequest, Outcome, Pick, PrefixMatch, Usage
 from epp.peers.news import Computed, Event, Over, Sent
-from epp.plugin import Sharer
+from epp.peers.sharers import Sharers
 from epp.pool import Pool
 from epp.ttft.forecast import Forecaster
 
@@ -50,6 +50,7 @@ class Hearing:
         self._ledger = ledger
         self._forecaster = forecaster
         self._plugins = plugins
+        self._sharers = Sharers()
         self._clock = clock
         self._books = books
         self._open: dict[str, dict[int, _Booked]] = {}  # by peer, by number, the oldest first
@@ -95,10 +96,10 @@ class Hearing:
         booked[sent.number] = _Booked(request, pick, self._reserve(request, sent, pick), at)
 
     def _learn(self, sent: Sent, endpoint: Endpoint, prefill: Endpoint | None) -> None:
-        plugins = self._plugins()
+        sharers = self._sharers.of(self._plugins())
         for name, fact in sent.facts.items():
-            made = plugins.get(name)
-            if not isinstance(made, Sharer):
+            made = sharers.get(name)
+            if made is None:
                 continue
             try:
                 made.heard(fact, endpoint, prefill)

@@ -15,8 +15,8 @@ from epp.clock import Clock
 from epp.ledger import Ledger
 from epp.model import Ending, EndpointId, InferenceRequest, Outcome, Pick
 from epp.peers.news import Batch, Computed, Event, Over, Sent
+from epp.peers.sharers import Sharers
 from epp.pipeline import Pipeline
-from epp.plugin import Sharer
 from epp.ttft.parts import foreseen
 
 PAST_BYTES = 16 * 2**20  #: of facts about requests that are over, kept for peers to come
@@ -36,6 +36,7 @@ class Telling:
     def __init__(self, ledger: Ledger, pipeline: Callable[[], Pipeline], clock: Clock) -> None:
         self._ledger = ledger
         self._pipeline = pipeline
+        self._sharers = Sharers()
         self._clock = clock
         self._numbers = 0
         self._events: list[Event] = []
@@ -67,7 +68,7 @@ class Telling:
             prefill_uncached=0 if prefill is None else uncached,
             output=0 if pipeline.output is None else pipeline.output(request),
             streamed=request.streaming and request.computed and not request.multimodal,
-            facts=_facts(pipeline, request, pick),
+            facts=self._facts(pipeline, request, pick),
         )
         self._events.append(sent)
         self._open[id(pick)] = sent
@@ -115,19 +116,15 @@ class Telling:
                 under_way.append(Computed(sent.number))
         return Batch(self._clock.now(), (*self._past, *under_way))
 
+    def _facts(self, pipeline: Pipeline, request: InferenceRequest, pick: Pick) -> dict[str, bytes]:
+        sharers = self._sharers.of(pipeline.plugins).items()
+        return {name: fact for name, made in sharers if (fact := made.share(request, pick))}
+
     def _keep(self, sent: Sent) -> None:
         self._past.append(sent)
         self._past_bytes += _size(sent)
         while self._past_bytes > PAST_BYTES or len(self._past) > PAST:
             self._past_bytes -= _size(self._past.popleft())
-
-
-def _facts(pipeline: Pipeline, request: InferenceRequest, pick: Pick) -> dict[str, bytes]:
-    found = {}
-    for name, made in pipeline.plugins.items():
-        if isinstance(made, Sharer) and (fact := made.share(request, pick)):
-            found[name] = fact
-    return found
 
 
 def _size(sent: Sent) -> int:

@@ -235,6 +235,11 @@ def _run_mirror(parsed: argparse.Namespace) -> int:
 def add_input(verb: argparse.ArgumentParser) -> None:
     """Add the flags that say which trace to read."""
     verb.add_argument("files", nargs="+", metavar="FILE", help="a trace, or a folder of its files")
+    add_reading(verb)
+
+
+def add_reading(verb: argparse.ArgumentParser) -> None:
+    """Add the flags that say how to read traces."""
     verb.add_argument("--format", choices=("auto", *READERS), default="auto", help="of the files")
     verb.add_argument(
         "--columns", default="", metavar="THEIRS=OURS,...", help="columns that have other names"
@@ -250,14 +255,18 @@ def add_input(verb: argparse.ArgumentParser) -> None:
 
 def read(parsed: argparse.Namespace) -> Trace:
     """Read the trace that the flags of `add_input` say; name what was left out of it."""
+    trace = read_trace(parsed.files, reading_of(parsed))
+    if trace.bad:
+        print(told(trace.bad), file=sys.stderr)  # noqa: T201
+    return trace
+
+
+def reading_of(parsed: argparse.Namespace) -> Reading:
+    """Return what the flags of `add_reading` say."""
     pairs = [pair.partition("=") for pair in parsed.columns.split(",") if pair]
-    reading = Reading(
+    return Reading(
         format=parsed.format,
         columns={theirs.strip(): ours.strip() for theirs, _, ours in pairs},
         skip_bad=parsed.skip_bad,
         block_tokens=parsed.block_tokens,
     )
-    trace = read_trace(parsed.files, reading)
-    if trace.bad:
-        print(told(trace.bad), file=sys.stderr)  # noqa: T201
-    return trace

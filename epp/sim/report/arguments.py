@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from epp.terminal.arguments import positive
+from epp.traffic.arguments import add_reading
 
 
 def add_arguments(sim: argparse.ArgumentParser) -> None:
@@ -67,17 +68,22 @@ def _calibrate(verbs: Any) -> None:
     calibrate = verbs.add_parser(
         "calibrate",
         help="make engines as fast as measured ones",
-        description="Fit five numbers of a scenario's engines to a trace that tells how its answers "
-        "went (ttft_ms, e2e_ms), such as `epp serve --record-file` writes. The scenario's traffic "
-        "is not used.",
+        description="Fit five numbers of a scenario's engines to what was measured: a trace that "
+        "tells how its answers went, such as `epp serve --record-file` writes, or a log of requests "
+        "(JSON lines or CSV: arrival_s, input_tokens, output_tokens, ttft_s, e2e_s). The scenario's "
+        "traffic is not used. The exit status is 1 if anything speaks against the result.",
     )
     calibrate.add_argument("scenario", metavar="SCENARIO.yaml")
-    calibrate.add_argument("measured", metavar="TRACE")
-    calibrate.add_argument("--runs", type=positive, default=80, help="simulations, about")
-    calibrate.add_argument("--check", default="", metavar="TRACE", help="another, not fitted")
+    calibrate.add_argument("measured", metavar="TRACE|LOG")
+    calibrate.add_argument("--runs", type=positive, default=60, help="simulations, about")
+    calibrate.add_argument("--check", default="", metavar="TRACE|LOG", help="another, not fitted")
     calibrate.add_argument(
         "--check-scenario", default="", metavar="SCENARIO.yaml", help="of --check, if it differs"
     )
+    calibrate.add_argument(
+        "--json", default="", metavar="FILE", help="numbers, intervals, errors by class, warnings"
+    )
+    add_reading(calibrate)
     calibrate.set_defaults(run=_run_calibrate)
 
 

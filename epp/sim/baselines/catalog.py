@@ -107,6 +107,8 @@ plugins:
 POLICIES: Mapping[str, tuple[str, str]] = {
     "best": (PRESETS["best"], "expected-ttft-scorer, as `epp serve --preset best`"),
     "best-exact": (BEST_EXACT, EVENTS),
+    "best-alone": (PRESETS["best"], "best, whose replicas tell each other nothing"),
+    "best-alone-exact": (BEST_EXACT, EVENTS),
     "default": ("", "what `epp serve` does without a configuration"),
     "llm-d-2-2-3": (_scorers(2, 2, 3, APPROXIMATE), "llm-d's default: queue 2, KV 2, prefix 3"),
     "llm-d-2-2-3-exact": (_scorers(2, 2, 3, EXACT), EVENTS),
@@ -148,6 +150,9 @@ POLICIES: Mapping[str, tuple[str, str]] = {
 }
 """Configuration and description by name."""
 
+TELLING = frozenset({"best", "best-exact", "default", *SPLITTING})
+"""Those whose replicas tell each other what they sent, as `epp serve --peers` does: ours."""
+
 
 class WithBaselines(Catalog):
     """Every plugin type of `epp`, and the baselines."""
@@ -166,7 +171,7 @@ def policy_of(name: str) -> Policy:
     """
     catalog = WithBaselines()
     if name in POLICIES:
-        return Policy(name, POLICIES[name][0], catalog)
+        return Policy(name, POLICIES[name][0], catalog, alone=name not in TELLING)
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json") or path.exists():
         try:

@@ -40,6 +40,7 @@ class Policy(msgspec.Struct, frozen=True):
     name: str
     text: str
     catalog: Catalog
+    alone: bool = False  #: its replicas tell each other nothing
 
     def for_blocks(self, tokens: int) -> Policy:
         """Return it for engines whose blocks have so many tokens."""
@@ -68,7 +69,8 @@ class Replica:
         self._scraped: dict[int, tuple[Pod, float, float]] = {}  # by pod: phase, last scrape
         forecaster = Forecaster(self.ledger, timeline)
         self.telling: Telling | None = None
-        if pickers.peers_seconds is not None and pickers.replicas > 1:
+        tells = pickers.peers_seconds is not None and not policy.alone
+        if tells and pickers.replicas > 1:
             self.telling = Telling(self.ledger, lambda: self.pipeline, timeline)
         self.hearing = Hearing(self.pool, self.ledger, forecaster, lambda: self.plugins, timeline)
         observers = (forecaster,) if self.telling is None else (forecaster, self.telling)

@@ -74,8 +74,9 @@ class Pickers(_Part, frozen=True):
     scrape_delay_seconds: Seconds = 0.002
     feedback: Literal["stock", "lean"] = "stock"
     """stock: answers pass through the picker. lean: it is told of them when they are over."""
-    peers_seconds: AboveZero | None = None
-    """Until replicas know what another one did; None: they tell each other nothing."""
+    peers_seconds: AboveZero | None = 0.05
+    """Until replicas know what another one did; None: they tell each other nothing. Those of other
+    routers' policies never do."""
     events: Events = Events()
 
 

@@ -101,7 +101,7 @@ class World:
             Replica(i, policy, scenario.pickers, timeline=self.timeline, seed=seed)
             for i in range(scenario.pickers.replicas)
         ]
-        seconds = scenario.pickers.peers_seconds
+        seconds = None if policy.alone else scenario.pickers.peers_seconds
         self._rumours = None if seconds is None else Rumours(self.replicas, seconds, self.timeline)
         hear = [replica.feeds for replica in self.replicas if replica.reads_events]
         if hear:

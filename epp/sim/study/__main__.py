@@ -8,13 +8,12 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import msgspec
 from rich.progress import track
 
 from epp.sim.baselines.catalog import POLICIES
 from epp.sim.fleet.run import run
 from epp.sim.report.figures import summarize
-from epp.sim.study.cells import PEERS_SECONDS, Cell, Traces, cells, demand_for
+from epp.sim.study.cells import Cell, Traces, cells, demand_for
 from epp.sim.study.page import ALONE, DEFAULT, ORACLE, OURS, Result, finalists, page_of
 
 RIVALS = (
@@ -69,20 +68,16 @@ def main() -> int:
 
 
 def _simulated(job: tuple[Cell, str, int]) -> Result:
-    cell, label, seed = job
-    policy, scenario = OURS if label == ALONE else label, cell.scenario
-    if label == OURS:
-        pickers = msgspec.structs.replace(scenario.pickers, peers_seconds=PEERS_SECONDS)
-        scenario = msgspec.structs.replace(scenario, pickers=pickers)
+    cell, policy, seed = job
     exact = f"{policy}-exact"
     name = exact if cell.exact and exact in POLICIES else policy
-    outcome = run(scenario, name, demand=demand_for(cell, seed), seed=seed)
-    figures = summarize(outcome, scenario.goals).all
+    outcome = run(cell.scenario, name, demand=demand_for(cell, seed), seed=seed)
+    figures = summarize(outcome, cell.scenario.goals).all
     ttft = figures.ttft
     if ttft is None:
-        return Result(cell.name, label, seed, float("nan"), float("nan"), float("nan"), 0.0, 0.0)
+        return Result(cell.name, policy, seed, float("nan"), float("nan"), float("nan"), 0.0, 0.0)
     return Result(
-        cell.name, label, seed, ttft.p50, ttft.p90, ttft.p99, figures.hit_rate, figures.goodput
+        cell.name, policy, seed, ttft.p50, ttft.p90, ttft.p99, figures.hit_rate, figures.goodput
     )
 
 

@@ -1,7 +1,8 @@
 """``make calibration-report ANCHORS=FILE``: the simulator against published measurements.
 
 Numbers of the engines are fitted to one curve: one policy of one benchmark. All other curves are
-predicted with them, those of other models too. A page in Markdown says how far each one is off.
+predicted with them, those of other models too. Logs of requests are fitted one by one, and each
+predicts the others. A page in Markdown says how far each one is off.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from rich.progress import Progress
 
 from epp.errors import ConfigError
 from epp.sim.baselines.catalog import policy_of
+from epp.sim.calibrate.certainty import RUNS
 from epp.sim.calibrate.fit import WIDTHS, Numbers, corrected, numbers
 from epp.sim.calibrate.search import least
 from epp.sim.fleet.run import run
 from epp.sim.fleet.scenario import Pickers, Pods, Scenario
 from epp.sim.profiles import by_name
+from epp.sim.study import logs as measured_logs
 from epp.sim.study.calibration_page import Curve, page_of
 from epp.sim.study.measured import Benchmark, Point, Setup, demand_of, points, read_benchmarks
 
@@ -64,6 +67,7 @@ def main() -> int:
         jobs = jobs_of(parsed)
         fit = curve_to_fit(jobs, parsed.fit)
         out = out_of(parsed)
+        logs = measured_logs.read_logs(parsed.log)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -80,13 +84,16 @@ def main() -> int:
         for result in pool.map(simulated, wanted):
             results.append(result)
             progress.advance(task)
+        task = progress.add_task("logs", total=len(logs) * (parsed.log_runs + RUNS))
+        fits = measured_logs.fitted(logs, parsed.log_runs, lambda: progress.advance(task))
     curves = [
         Curve(name, job.policy, job.measured, tuple(
             result for each, result in zip(wanted, results, strict=True) if each.name == name
         ))
         for name, job in jobs.items()
     ]  # fmt: skip
-    out.write_text(page_of(curves, fit, found), encoding="utf-8")
+    more = measured_logs.section_of(fits) if fits else ""
+    out.write_text(page_of(curves, fit, found, more), encoding="utf-8")
     return 0
 
 
@@ -224,6 +231,11 @@ def parser() -> argparse.ArgumentParser:
         "--profile", action="append", default=[], metavar="[BENCHMARK=]PROFILE",
         help="of engines, instead of by their model; of one benchmark or all",
     )  # fmt: skip
+    parser.add_argument(
+        "--log", action="append", default=[], metavar="SCENARIO.yaml=LOG",
+        help="a log of requests and its fleet, as of `epp sim calibrate`; repeat: each predicts all",
+    )  # fmt: skip
+    parser.add_argument("--log-runs", type=int, default=60, help="to fit a log (%(default)s)")
     parser.add_argument("--runs", type=int, default=36, help="simulations to fit (%(default)s)")
     parser.add_argument("--seeds", type=int, default=2, help="of predictions (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="(%(default)s)")

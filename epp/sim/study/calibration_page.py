@@ -63,9 +63,10 @@ class Curve(msgspec.Struct, frozen=True):
         return self.name.rpartition("/")[0]
 
 
-def page_of(curves: Sequence[Curve], fit: str, found: Numbers) -> str:
-    """Return the page."""
+def page_of(curves: Sequence[Curve], fit: str, found: Numbers, more: str = "") -> str:
+    """Return the page; ``more`` is a section on something else, before the stages."""
     parts = [_head(fit, found), _summary(curves, fit), _orders(curves), _regimes(curves)]
+    parts += [more] if more else []
     return "\n".join([*parts, *(_stages(curve) for curve in curves)])
 
 

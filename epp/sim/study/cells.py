@@ -13,7 +13,6 @@ from epp.traffic.trace import Trace
 
 PROFILE = "qwen3-32b-h200-tp2"
 AMPLE, TIGHT = 767_000, 250_000  #: tokens that an engine's KV cache holds
-PEERS_SECONDS = 0.05  #: until replicas know what another one did, where they tell each other
 LONGER = 4  #: times as many requests, for caches that are warm in most of a run
 CONVERSATION, SYNTHETIC = "conversation_trace.jsonl", "synthetic_trace.jsonl"
 AGENTS = "weka_fleet_1h_96k.mooncake.jsonl.gz"

@@ -8,8 +8,9 @@ from statistics import fmean
 
 import msgspec
 
+from epp.sim.fleet.scenario import Pickers
 from epp.sim.report.seeds import Interval, interval
-from epp.sim.study.cells import LONGER, PEERS_SECONDS
+from epp.sim.study.cells import LONGER
 
 OURS, DEFAULT = "best", "llm-d-2-2-3"
 ALONE = "best-alone"  #: ours, of replicas that tell each other nothing: no rival
@@ -19,6 +20,7 @@ COLUMNS = (
     "cell", "p99 / best other", "which", "p50 / best other",
     "p99 less best other's, in pairs", "p90: default / ours", "default / oracle", "holds",
 )  # fmt: skip
+PEERS_MS = (Pickers().peers_seconds or 0.0) * 1000.0
 CLOSE, MEDIAN = 1.05, 1.10  #: times the best p99 and the best p50 that are still a success
 
 
@@ -104,7 +106,7 @@ called longer), of the second half of each trace, other ones for each seed; with
 p99. Engines: 8, Qwen3-32B on two H200 as `epp engine` times them.
 
 `{OURS}` is the preset with replicas that tell each other what they sent ([peers.md](peers.md)),
-{PEERS_SECONDS * 1000:g} ms late; `{ALONE}` the same preset with replicas that do not. The other policies are as
+{PEERS_MS:g} ms late; `{ALONE}` the same preset with replicas that do not. The other policies are as
 published: their replicas tell each other nothing.
 
 All policies run once in each cell; those with the {BY_P99} best p99 and the {BY_P50} best p50, ours,

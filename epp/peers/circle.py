@@ -114,14 +114,13 @@ class Circle:
         if asked.instance == self._instance or (known is not None and known.now):
             raise Aborted(Code.ALREADY_EXISTS, "this picker is heard already")
         self._flush()  # those who follow already hear it as news
-        everything = self.telling.everything()
-        past, now = wire.split_past(everything.events)
         after = 0 if known is None else known.number
-        follower = Follower(call, asked.instance, [sent for sent in past if sent.number > after])
+        past = (sent for sent in self.telling.past if sent.number > after)
+        follower = Follower(call, asked.instance, past)
         self.followers.add(follower)
-        batch, told = Batch(everything.now, tuple(now)), not follower.past_left
+        told, under_way = follower.past_told, self.telling.under_way()
         try:
-            for message in wire.pack(self._instance, batch, past_told=told):
+            for message in wire.pack(self._instance, under_way, past_told=told):
                 self.counts.told_bytes += await follower.send(message)
                 await asyncio.sleep(0)
             while True:
@@ -142,8 +141,8 @@ class Circle:
 
     def _tell_past(self, follower: Follower, now: float) -> None:
         if past := follower.past(PAST_EVENTS):
-            told = not follower.past_left
-            for message in wire.pack(self._instance, Batch(now, past), past_told=told):
+            batch, told = Batch(now, past), follower.past_told
+            for message in wire.pack(self._instance, batch, past_told=told):
                 self._push_to(follower, message)
 
     def _push(self, message: bytes) -> None:
@@ -209,7 +208,7 @@ class Circle:
                 for instance, met in self.followed.items()
             },
             "followers": {
-                each.instance: {"waiting_bytes": each.waiting, "past_left": each.past_left}
+                each.instance: {"waiting_bytes": each.waiting, "past_told": each.past_told}
                 for each in self.followers
             },
             "booked": len(self.hearing),

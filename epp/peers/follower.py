@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from itertools import islice
 
 from epp.peers.news import Sent
@@ -21,13 +21,13 @@ class Follower:
     less than all that it has missed.
     """
 
-    def __init__(self, call: Call, instance: str, past: Sequence[Sent]) -> None:
+    def __init__(self, call: Call, instance: str, past: Iterable[Sent]) -> None:
         self.instance = instance  #: of the follower
         self.waiting = 0  #: bytes to be sent
-        self.past_left = len(past)  #: requests of the past to be told yet
         self._call = call
         self._messages: deque[bytes] = deque()
-        self._past: Iterator[Sent] = iter(past)
+        self._past = iter(past)
+        self._next = next(self._past, None)  # of the past
         self._something = asyncio.Event()
 
     def push(self, message: bytes) -> bool:
@@ -40,12 +40,17 @@ class Follower:
         self._call.fail(Code.RESOURCE_EXHAUSTED, "this follower reads too slowly")
         return False
 
+    @property
+    def past_told(self) -> bool:
+        """Whether nothing of the past is left to be told."""
+        return self._next is None
+
     def past(self, most: int) -> tuple[Sent, ...]:
         """Return the next requests of the past, the oldest first."""
-        if not self.past_left:
+        if self._next is None:
             return ()
-        found = tuple(islice(self._past, most))
-        self.past_left -= len(found)
+        found = (self._next, *islice(self._past, most - 1))
+        self._next = next(self._past, None)
         return found
 
     async def send(self, message: bytes) -> int:

@@ -106,15 +106,20 @@ class Telling:
         events, self._events = tuple(self._events), []
         return Batch(self._clock.now(), events)
 
-    def everything(self) -> Batch:
-        """Return what a peer must hear that has heard nothing; `take` comes before."""
+    @property
+    def past(self) -> tuple[Sent, ...]:
+        """The latest requests that are over, the oldest first."""
+        return tuple(self._past)
+
+    def under_way(self) -> Batch:
+        """Return all that is under way; `take` comes before. O(requests under way)."""
         computing = self._computing
         under_way: list[Event] = []
         for sent in self._open.values():
             under_way.append(sent)
             if sent.number not in computing and not sent.output:
                 under_way.append(Computed(sent.number))
-        return Batch(self._clock.now(), (*self._past, *under_way))
+        return Batch(self._clock.now(), tuple(under_way))
 
     def _facts(self, pipeline: Pipeline, request: InferenceRequest, pick: Pick) -> dict[str, bytes]:
         sharers = self._sharers.of(pipeline.plugins).items()

@@ -9,7 +9,7 @@ Hot path: a request is two or three events; making them takes some 13 us, readin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -238,15 +238,3 @@ def _finite(seconds: float) -> float:
 def heartbeat(instance: str, now: float) -> bytes:
     """Return a message that says no more than that its teller lives."""
     return next(pack(instance, Batch(now, ())))
-
-
-def split_past(events: Iterable[Event]) -> tuple[list[Sent], list[Event]]:
-    """Part requests that are over from what is under way."""
-    past: list[Sent] = []
-    rest: list[Event] = []
-    for event in events:
-        if isinstance(event, Sent) and event.over:
-            past.append(event)
-        else:
-            rest.append(event)
-    return past, rest

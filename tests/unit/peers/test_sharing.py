@@ -84,6 +84,11 @@ class Picker:
         head = {":path": "/v1/completions", ":method": "POST", **headers}
         return asyncio.run(self.router.route(Arrival(id, head, body)))
 
+    def everything(self) -> Batch:
+        """What one is told that has heard nothing."""
+        under_way = self.telling.under_way()
+        return Batch(under_way.now, (*self.telling.past, *under_way.events))
+
     def hear(self, batch: Batch, peer: str = "other") -> None:
         self.hearing.hear(peer, batch.events, self.clock.now() - batch.now)
 
@@ -162,7 +167,7 @@ def test_a_newcomer_hears_what_is_under_way_and_what_was(two: tuple[Picker, Pick
     one.send("news" * (TOKENS - 1), id="news")
     one.telling.take()
     newcomer = Picker(one.clock)
-    newcomer.hear(one.telling.everything())
+    newcomer.hear(one.everything())
     requests = sum(state[2] for state in newcomer.state().values())
     tokens = sum(state[3] for state in newcomer.state().values())
     assert (requests, tokens) == (2, TOKENS)  # the prompt of one is computed
@@ -179,7 +184,7 @@ def test_a_lost_peer_leaves_nothing_and_may_come_back(two: tuple[Picker, Picker]
     other.hearing.lost("other")
     assert other.state() == {}
     for _ in range(2):  # told twice, booked once
-        other.hear(one.telling.everything())
+        other.hear(one.everything())
     assert other.state() == {exchange.pick.endpoints[0].id: (1, TOKENS, 1, TOKENS)}
     other.hearing.lost("other")
     exchange.complete()
@@ -309,7 +314,7 @@ def test_the_past_is_kept_within_bounds(
     monkeypatch.setattr("epp.peers.telling.PAST_BYTES", 300)  # each fact: 8 bytes and 10 times 8
     for number in range(9):
         one.send(f"{number}" * 4 * TOKENS, id=f"r{number}").complete()
-    assert [each.number for each in one.telling.everything().events] == [7, 8, 9]
+    assert [each.number for each in one.everything().events] == [7, 8, 9]
 
 
 NUMBERS = st.integers(1, 4)

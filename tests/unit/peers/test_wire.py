@@ -158,9 +158,3 @@ def test_a_request_to_follow_is_read_again() -> None:
     heard = (wire.Heard("a", 2**40, now=True), wire.Heard("b", 0))
     asked = wire.Asked("me", "pool", heard)
     assert wire.unpack_request(wire.pack_request(asked)) == asked
-
-
-def test_the_past_is_parted_from_what_is_under_way() -> None:
-    past = Sent(1, 1.0, EndpointId("a"), 5, 5, over=True)
-    rest = [Sent(2, 1.0, EndpointId("a"), 5, 5), Computed(2)]
-    assert wire.split_past((past, *rest)) == ([past], rest)

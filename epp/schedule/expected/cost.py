@@ -100,9 +100,7 @@ def _until_room(outlook: Outlook, used: Numbers) -> Numbers:
 
 def _known(values: Numbers, otherwise: float) -> Numbers:
     """Put the largest known value where none is told; ``otherwise`` if none is known."""
-    if not math.isnan(np.maximum.reduce(values)):
-        return values
     worst = float(np.fmax.reduce(values))
-    known = values.copy()
-    np.copyto(known, otherwise if math.isnan(worst) else worst, where=np.isnan(values))
+    # The lesser of both is the value itself, and the worst where there is no value.
+    known: Numbers = np.fmin(values, otherwise if math.isnan(worst) else worst)
     return known

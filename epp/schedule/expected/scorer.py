@@ -30,6 +30,7 @@ SPREAD = 2.0
 the endpoint that looks best looks so to all of them, who must not all choose it."""
 HOPE = 0.25  #: of a prompt at its owner, before any answer told, if others send all
 FOLLOW = 0.05  #: of the way that one answer moves the hope
+FEW = 16  #: endpoints that hold some of a prompt: an array of so few costs more than a loop
 HALF = 1.0  #: seconds more than the best at which an endpoint scores half
 
 
@@ -143,7 +144,11 @@ class ExpectedTtftScorer:
         if not request.computed:
             return np.zeros(count)
         work = np.full(count, works(prompt, prompt))
-        if match is not None and held:
+        if match is not None and len(held) <= FEW:
+            size = match.block_tokens
+            for place, blocks in held.items():
+                work[place] = works(max(prompt - blocks * size, 0.0), prompt)
+        elif match is not None:
             tokens = np.array(list(held.values()), np.float64) * match.block_tokens
             work[list(held)] = works(np.maximum(prompt - tokens, 0.0), prompt)
         return work

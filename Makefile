@@ -41,8 +41,8 @@ bench: $(BIN)/.epp-dev   ## CPU per request and latency; writes build/bench.json
 policy-report: $(BIN)/.epp-dev ## the policy against all others; TRACES=DIR; writes docs/policy_report.md
 	$(BIN)/python -m epp.sim.study $(TRACES) $(ARGS)
 
-calibration-report: $(BIN)/.epp-dev ## the simulator against published benchmarks; ANCHORS=FILE; writes docs/calibration_report.md
-	$(BIN)/python -m epp.sim.study.calibration $(ANCHORS) $(ARGS)
+calibration-report: $(BIN)/.epp-dev ## the simulator against what was measured; ANCHORS=FILE LOGS="FLEET.yaml=LOG ..."; writes docs/calibration_report.md
+	$(BIN)/python -m epp.sim.study.calibration $(ANCHORS) $(addprefix --log ,$(LOGS)) $(ARGS)
 
 roundtrip-report: $(BIN)/.epp-dev ## what recording, fitting and making change of traces; TRACES=FILES
 	$(BIN)/python -m epp.sim.study.roundtrip $(TRACES) $(ARGS)

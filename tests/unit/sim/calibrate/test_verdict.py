@@ -19,6 +19,7 @@ from epp.sim.fleet.run import run
 from epp.sim.fleet.scenario import scenario_of
 from epp.sim.fleet.story import Story
 from epp.traffic.trace import Trace
+from tests.unit.sim.calibrate.made import answered, busy
 
 FLEET = "fleet: [{count: 1, profile: llama-3.1-8b-h100, block_tokens: 16}]\npolicy: random\n"
 SCENARIO = scenario_of(FLEET)
@@ -27,39 +28,9 @@ FINE = Errors(200, 0.01, 0.02, 0.02, 0.01, 0.01, -0.02, 0.02)
 SURE = {"prefill": Interval(0.9, 1.1), "decode": Interval(0.8, 1.2)}
 
 
-def busy(count: int) -> list[Record]:
-    """Half of them alone, with contexts of many lengths; then faster than can be answered at once."""
-    gaps = [4.0 if i < count // 2 else 0.12 for i in range(count)]
-    return [
-        Record(
-            at=sum(gaps[: i + 1]),
-            input_tokens=300 + 4999 * i % 30_000 if i < count // 2 else 200 + 331 * i % 2000,
-            output_tokens=100 if i < count // 2 else 20 + 137 * i % 600,
-            business="long" if i % 3 else "short",
-        )
-        for i in range(count)
-    ]
-
-
 def alike(count: int) -> list[Record]:
     """The same prompt again and again, each alone: prefill looks like any other wait."""
     return [Record(at=5.0 * i, input_tokens=500, output_tokens=20) for i in range(count)]
-
-
-def answered(records: list[Record], numbers: Numbers) -> Trace:
-    """What engines of these numbers answer."""
-    asked = demand_measured(
-        Trace(tuple(msgspec.structs.replace(each, ttft=1.0, duration=2.0) for each in records), 16)
-    )
-    outcome = run(corrected(SCENARIO, numbers), demand=asked)
-    stories = {story.talk: story for story in outcome.stories}
-    return Trace(
-        tuple(
-            msgspec.structs.replace(each, ttft=stories[i].ttft, duration=stories[i].duration)
-            for i, each in enumerate(records)
-        ),
-        16,
-    )
 
 
 def write(path: Path, trace: Trace, slower: float = 1.0) -> str:
@@ -89,7 +60,7 @@ def test_errors_are_of_simulated_over_measured_in_all_and_by_class() -> None:
 
 
 def test_classes_are_told_apart() -> None:
-    trace = answered(busy(60), TRUE)
+    trace = answered(SCENARIO, busy(60), TRUE)
     records = tuple(
         msgspec.structs.replace(each, ttft=(each.ttft or 0) * 2, duration=(each.duration or 0) * 2)
         if each.business == "short" else each
@@ -106,11 +77,11 @@ def test_classes_are_told_apart() -> None:
 def test_a_fleet_that_cannot_answer_is_no_comparison() -> None:
     tiny = scenario_of(FLEET.replace("block_tokens", "kv_tokens: 256, block_tokens"))
     with pytest.raises(ConfigError, match=r"answers 0 of 40 measured requests.*too_long.*kv_tok"):
-        quality(tiny, demand_measured(answered(busy(40), TRUE)))
+        quality(tiny, demand_measured(answered(SCENARIO, busy(40), TRUE)))
 
 
 def test_numbers_of_a_busy_time_are_sure_and_hold_what_is_true() -> None:
-    demand = demand_measured(answered(busy(120), TRUE))
+    demand = demand_measured(answered(SCENARIO, busy(120), TRUE))
     found = intervals(SCENARIO, demand, TRUE, 0.0)
     assert list(found) == list(Numbers._fields)
     for name in ("prefill", "decode"):
@@ -119,7 +90,7 @@ def test_numbers_of_a_busy_time_are_sure_and_hold_what_is_true() -> None:
 
 
 def test_numbers_of_requests_that_are_all_alike_are_not_identified() -> None:
-    demand = demand_measured(answered(alike(120), TRUE))
+    demand = demand_measured(answered(SCENARIO, alike(120), TRUE))
     known = intervals(SCENARIO, demand, TRUE, 0.0)
     doubts = doubts_of_fit(quality(corrected(SCENARIO, TRUE), demand), known)
     assert [each.split(":")[0] for each in doubts] == [
@@ -187,7 +158,7 @@ def test_a_made_log_gives_its_constants_back_and_says_that_it_is_good(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "fleet.yaml").write_text(FLEET)
-    log = write(tmp_path / "log.csv", answered(busy(120), TRUE))
+    log = write(tmp_path / "log.csv", answered(SCENARIO, busy(120), TRUE))
     out = tmp_path / "found.json"
     assert main(["sim", "calibrate", str(tmp_path / "fleet.yaml"), log, "--runs", "45",
                  "--check", log, "--json", str(out)]) == 0  # fmt: skip
@@ -214,11 +185,11 @@ def test_a_check_that_fails_is_told_by_a_warning_and_the_exit_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "fleet.yaml").write_text(FLEET)
-    trace = answered(busy(120), TRUE)
+    trace = answered(SCENARIO, busy(120), TRUE)
     log = write(tmp_path / "log.csv", trace)
     slow = write(tmp_path / "slow.csv", trace, slower=1.5)
     out = tmp_path / "found.json"
-    assert main(["sim", "calibrate", str(tmp_path / "fleet.yaml"), log, "--runs", "24",
+    assert main(["sim", "calibrate", str(tmp_path / "fleet.yaml"), log, "--runs", "12",
                  "--check", slow, "--json", str(out)]) == 1  # fmt: skip
     told = msgspec.json.decode(out.read_bytes())
     assert told["good"] is False

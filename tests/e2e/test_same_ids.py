@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ PROMPT = b'{"model":"m","prompt":"a"}'
 BROKEN = b'{"model":'
 SLOW = wanted(kind="bytes", size=9_000, pieces=3, wait=0.3, chunked=True)
 DYING = wanted(kind="bytes", size=900, pieces=3, wait=0.05, chunked=True, die_after=600)
+TAKEN_OVER = "                  - epp\n"  #: the namespace of names
 LATE = {"log_flush_interval": 1.0}  #: so that the next request is under way before an entry comes
 
 
@@ -95,6 +97,29 @@ def test_of_two_requests_of_one_id_on_one_endpoint_each_is_told_its_own_end(
         stack.wait_idle()
         ended = [(each.model, each.outcome, each.status) for each in diary.read()]
     assert ended == [("broken", "failed", "200"), ("slow", "completed", "200")]
+
+
+@pytest.mark.parametrize("mode", ["lean", "stock"])
+def test_a_gateway_that_loses_names_tells_ends_by_id(tmp_path: Path, mode: Any) -> None:
+    diary = Diary(tmp_path)
+    stack = Stack(tmp_path, mode=mode, backends=1, serve=diary.serve)
+    bootstrap = tmp_path / "envoy.yaml"
+    usual = bootstrap.read_text()
+    assert usual.count(TAKEN_OVER) == 1
+    bootstrap.write_text(usual.replace(TAKEN_OVER, ""))
+
+    async def several() -> None:
+        await asyncio.gather(*(ask(stack.port, SLOW, "whole") for _ in range(3)))
+        for _ in range(3):
+            await ask(stack.port, DYING, "broken")
+
+    with stack:
+        asyncio.run(several())
+        stack.wait_idle()
+        told = Counter((each.model, each.outcome, each.status) for each in diary.read())
+        state = stack.state()
+    assert told == {("whole", "completed", "200"): 3, ("broken", "failed", "200"): 3}
+    assert (state["reaped"], state["unmatched_log_entries"]) == (0, 0)
 
 
 async def ask(port: int, answer: dict[str, str], model: str) -> None:

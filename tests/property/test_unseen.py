@@ -21,7 +21,11 @@ IDS = st.sampled_from("abc")  #: few, so that ids are shared
 PLACES = st.integers(0, 2)
 STEPS = st.one_of(
     st.tuples(st.just("ask"), IDS, PLACES),
+    st.tuples(st.just("forward"), IDS, PLACES),
+    st.tuples(st.just("stream ends"), st.integers(0, 9), st.just(0)),
     st.tuples(st.just("tell"), IDS, st.integers(0, 3)),  # early, late, twice, or of nobody
+    st.tuples(st.just("tell by name"), st.integers(0, 9), st.integers(0, 3)),
+    st.tuples(st.just("untaken"), IDS, st.sampled_from((0, 3))),
     st.tuples(st.just("scrape"), st.integers(0, 4), PLACES),
     st.tuples(st.just("restart"), st.just(0), PLACES),
     st.tuples(st.just("wait"), st.integers(1, 20), st.just(0)),
@@ -38,6 +42,7 @@ class World:
         self.diary = build.Diary()
         self.unseen = Unseen(self.pool, self.clock)
         self.asked: list[Exchange] = []
+        self.streams: list[Exchange] = []  #: of which the gateway's stream is open
         for endpoint in ENDPOINTS:
             self.pool.put(endpoint)
 
@@ -46,11 +51,22 @@ class World:
         match what:
             case "ask":
                 self.unseen.adopt(self.ask(str(which), place))
+            case "forward":
+                exchange = self.ask(str(which), place)
+                self.unseen.name(exchange)
+                self.streams.append(exchange)
+            case "stream ends" if self.streams:
+                self.unseen.adopt(self.streams.pop(int(which) % len(self.streams)))
             case "tell":
-                entry = Entry(
-                    request_id=str(which), outcome=Outcome.COMPLETED, served=SERVED[place]
-                )
-                self.unseen.entry(entry)
+                self.unseen.entry(entry(str(which), place))
+            case "tell by name" if self.asked:
+                exchange = self.asked[int(which) % len(self.asked)]
+                others = [each for each in self.asked if not each.ended and each is not exchange]
+                self.unseen.entry(entry("", place, exchange.name) if exchange.name else entry("d"))
+                assert not any(each.ended for each in others)
+            case "untaken":
+                left = entry(str(which), place, outcome=Outcome.ABANDONED)
+                self.unseen.untaken(left)
             case "scrape":
                 load = build.load(at=self.clock.now(), running=int(which))
                 self.pool.set_load(endpoint.id, load)
@@ -63,8 +79,10 @@ class World:
                 self.unseen.sweep()
             case "log opens":
                 self.unseen.log_opened()
-            case _ if self.unseen.logs_connected:
+            case "log breaks" if self.unseen.logs_connected:
                 self.unseen.log_closed()
+            case _:
+                pass
 
     def ask(self, request_id: str, place: int) -> Exchange:
         endpoint = ENDPOINTS[place]
@@ -81,6 +99,12 @@ class World:
         return [(count.requests, count.tokens) for count in counts]
 
 
+def entry(
+    request_id: str, place: int = 3, name: str = "", outcome: Outcome = Outcome.COMPLETED
+) -> Entry:
+    return Entry(request_id=request_id, name=name, outcome=outcome, served=SERVED[place])
+
+
 def _fail(_observer: object, error: Exception) -> None:
     raise error
 
@@ -95,7 +119,11 @@ def test_nothing_leaks_and_no_count_is_ever_below_zero(
         world.do(*step)
         assert min(min(counts) for counts in world.booked()) >= 0
         kept = {each for same in world.unseen._open.values() for each in same}
-        assert kept == {each for each in world.asked if not each.ended}
+        assert kept == {each for each in world.asked if not each.ended} - set(world.streams)
+        assert set(world.unseen._named.values()) == {each for each in kept if each.name}
+        assert not any(each.ended for each in world.streams)
+    for exchange in world.streams:
+        world.unseen.adopt(exchange)
     world.clock.advance(EMPTY_AFTER + EARLY_SECONDS)
     for place in range(3):
         world.do("scrape", 0, place)

@@ -21,6 +21,7 @@ from epp.clock import SystemClock
 from epp.exchange import Exchange
 from epp.feedback.access_log import METADATA, SERVICE, AccessLogs
 from epp.feedback.unseen import Unseen
+from epp.headers import EXCHANGE
 from epp.ledger import Ledger
 from epp.local.fleet import free_port
 from epp.model import Endpoint, EndpointId, InferenceRequest, Pick
@@ -93,9 +94,11 @@ class _Told(Unseen):
 def _exchange(number: int, ledger: Ledger) -> Exchange:
     request = InferenceRequest(_name(number), {}, b"", prompt_tokens=900)
     reservation = ledger.reserve(ENDPOINT, 900)
-    return Exchange(
+    exchange = Exchange(
         request, Pick((ENDPOINT,)), (), (reservation,), clock=SystemClock(), on_error=_raise
     )
+    exchange.name = _name(number)  # the sender is to know it
+    return exchange
 
 
 def _raise(_observer: Observer, error: Exception) -> None:
@@ -142,7 +145,8 @@ def _entry(number: int) -> accesslog_pb2.HTTPAccessLogEntry:
     common.time_to_last_rx_byte.nanos = 300_000
     common.duration.seconds = 1
     told = {"prompt_tokens": 900, "completion_tokens": 100, "cached_tokens": 512}
-    common.metadata.filter_metadata[METADATA].update({**told, "first_chunk_ms": 40})
+    name = {EXCHANGE: _name(number)}
+    common.metadata.filter_metadata[METADATA].update({**told, **name, "first_chunk_ms": 40})
     return entry
 
 

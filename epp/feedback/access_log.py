@@ -119,7 +119,7 @@ def read(logged: Any) -> Entry | None:
     arrived, whole = _seconds(common.time_to_last_rx_byte), _seconds(common.duration)
     told = whole > 0 or common.HasField("duration")
     return Entry(
-        request_id=logged.request.request_id,
+        request_id="" if name else logged.request.request_id,
         name=name,
         outcome=_outcome(status, details, flags),
         status=status,

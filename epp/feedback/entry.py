@@ -17,7 +17,7 @@ LONGEST_ID = 1024  #: characters of an id that is kept: clients make ids up
 class Entry(Told, frozen=True):
     """What the access log says about one request."""
 
-    request_id: str  #: see `logged.as_logged`
+    request_id: str  #: see `logged.as_logged`; "" if there is a name
     outcome: Outcome
     status: int | None = None
     served: str = ""  #: ``host:port`` of the endpoint that answered

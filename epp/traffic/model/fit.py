@@ -75,16 +75,21 @@ def fit(trace: Trace, *, keep: Keep = "shapes", source: str = "") -> Model:
     classes: list[Business] = []
     for name, some in talks.items():
         if keep == "shapes":
-            classes.append(_Class(name, some, trace, seen, tabled).shaped())
+            classes.append(_labelled(_Class(name, some, trace, seen, tabled).shaped(), name))
         else:
             for each, part in _kinds(name, parts[name]):
-                classes.append(_Class(each, part, trace, seen, law).fit())
+                classes.append(_labelled(_Class(each, part, trace, seen, law).fit(), name))
     return Model(
         classes=tuple(classes),
         block_tokens=trace.block_tokens,
         source=source,
         facts={name: facts(some, trace) for name, some in talks.items()},
     )
+
+
+def _labelled(business: Business, name: str) -> Business:
+    """Say which class it is of, where its name alone would tell another one."""
+    return business if business.label == name else msgspec.structs.replace(business, of=name)
 
 
 def history(trace: Trace) -> list[Seen]:
@@ -264,7 +269,7 @@ class _Class:
             cut=_short(len(cut) / len(self._later)),
             kept=self._law([share for _, share in cut]) if cut else fixed(1.0),
             after=self._law(after) if cut else fixed(0.0),
-            most_tokens=max(turn.record.input_tokens for turn in self._turns),
+            most_tokens=max(1, *(turn.record.input_tokens for turn in self._turns)),
         )
 
     def _thinks(self) -> tuple[Floats, float]:

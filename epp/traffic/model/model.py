@@ -109,6 +109,7 @@ class Business(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     name: str  #: what follows a colon tells parts of a class apart
     arrivals: Arrivals
     output: Law  #: tokens of an answer
+    of: str = ""  #: the class that its requests are of, if that is not what precedes the colon
     first: Law = fixed(500.0)  #: tokens of a first prompt after its family's prefix
     families: Families | None = None
     repeats: tuple[Repeat, ...] = ()  #: what is left of the shares begins with nothing known
@@ -129,7 +130,7 @@ class Business(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     @property
     def label(self) -> str:
         """The class that its requests are of."""
-        return self.name.partition(":")[0]
+        return self.of or self.name.partition(":")[0]
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

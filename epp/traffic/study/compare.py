@@ -25,8 +25,8 @@ class Distance(msgspec.Struct, frozen=True):
     name: str
     first_mean: float
     second_mean: float
-    distance: float  #: Wasserstein-1, in the quantity's unit
-    share: float  #: of the first one's mean
+    distance: float | None  #: Wasserstein-1, in the quantity's unit; None if only one has it
+    share: float | None  #: of the first one's mean; None if that is 0 and the other's is not
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -93,8 +93,11 @@ def _quantities(trace: Trace) -> list[tuple[str, Sequence[float]]]:
 
 def _distance(name: str, first: Sequence[float], second: Sequence[float]) -> Distance:
     means = [float(np.mean(each)) if len(each) else 0.0 for each in (first, second)]
+    if bool(len(first)) != bool(len(second)):
+        return Distance(name, means[0], means[1], None, None)
     apart = wasserstein(first, second)
-    return Distance(name, means[0], means[1], apart, apart / means[0] if means[0] else 0.0)
+    share = apart / means[0] if means[0] else (None if apart else 0.0)
+    return Distance(name, means[0], means[1], apart, share)
 
 
 def _hits(first: Trace, second: Trace) -> tuple[Hit, ...]:

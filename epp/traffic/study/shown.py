@@ -15,7 +15,8 @@ def shown(comparison: Comparison, names: tuple[str, str]) -> str:
         ("", f"mean {first}", f"mean {second}", "Wasserstein", "of mean"),
         (
             (each.name, f"{each.first_mean:.4g}", f"{each.second_mean:.4g}",
-             f"{each.distance:.3g}", f"{each.share:.1%}")
+             "-" if each.distance is None else f"{each.distance:.3g}",
+             "-" if each.share is None else f"{each.share:.1%}")
             for each in comparison.distances
         ),
     )  # fmt: skip

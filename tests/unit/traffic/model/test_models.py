@@ -176,6 +176,7 @@ def test_a_trace_fitted_and_made_again_has_its_hit_rates(
     found = compare(trace, like(read_model(path), trace.seconds))
     assert found.worst_hit < 0.03, [(hit.first, hit.second) for hit in found.hits]
     for each in found.distances[:2]:  # lengths
+        assert each.share is not None
         assert each.share < 0.1, each
 
 

@@ -74,6 +74,7 @@ class Circle:
         self.telling = telling
         self.hearing = hearing
         self.counts = Counts()
+        self.served = asyncio.Lock()  #: held by who tells and hears for it
         self.followed: dict[str, Met] = {}  #: by instance
         self.followers: set[Follower] = set()
         self._instance = instance
@@ -101,6 +102,11 @@ class Circle:
                 beat = now
             for follower in list(self.followers):
                 self._tell_past(follower, now)
+
+    def end(self) -> None:
+        """Tell nobody any more."""
+        while self.followers:
+            self.followers.pop().end()
 
     async def follow(self, call: Call, asked: wire.Asked) -> None:
         """Tell the other side of ``call`` what is and was, then what happens; never returns.

@@ -40,6 +40,10 @@ class Follower:
         self._call.fail(Code.RESOURCE_EXHAUSTED, "this follower reads too slowly")
         return False
 
+    def end(self) -> None:
+        """Tell it nothing any more."""
+        self._call.fail(Code.UNAVAILABLE, "the pool is not served any more")
+
     @property
     def past_told(self) -> bool:
         """Whether nothing of the past is left to be told."""

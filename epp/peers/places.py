@@ -45,6 +45,7 @@ class Place:
         self._channel: grpc.aio.Channel | None = None
         self._stamp: object = None  # of the files that the channel was made with
         self._told = False  # that it cannot be heard, since it last could
+        self._known = False  # it was heard once
         self._heard = 0  # pools of which it is heard
 
     async def channel(self) -> grpc.aio.Channel:
@@ -70,7 +71,7 @@ class Place:
     def met(self, instance: str) -> None:
         """A pool's news are heard from here."""
         self._heard += 1
-        self._told = False
+        self._told, self._known = False, True
         if self._heard == 1:
             log.info("peer %s at %s is heard", instance, self.address)
 
@@ -82,7 +83,8 @@ class Place:
         """The picker cannot be heard; said once until it can be."""
         if not self._told and not self._heard:
             self._told = True
-            log.warning("peer at %s is not heard: %s", self.address, why)
+            level = logging.INFO if self._known else logging.WARNING  # pods come and go
+            log.log(level, "peer at %s is not heard: %s", self.address, why)
 
     def declined(self, why: str) -> None:
         """It does not want to be heard, which is usual for a picker that finds itself."""

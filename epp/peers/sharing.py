@@ -102,12 +102,17 @@ class Sharing:
     async def run(self) -> None:
         """Look up where pickers are, until cancelled."""
         known: dict[Target, frozenset[str]] = {}
+        missed: set[Target] = set()
         try:
             while True:
                 for target in self._settings.targets:
                     found = await look_up(target)
-                    if found is not None:  # a name server that fails does not end what works
+                    if found is not None:
                         known[target] = found
+                        missed.discard(target)
+                    elif target not in missed:  # a name server that fails does not end what works
+                        missed.add(target)
+                        log.warning("peers: the name %s cannot be looked up", target.host)
                 await self._set_places(known)
                 self._soon.clear()
                 with contextlib.suppress(TimeoutError):
@@ -120,17 +125,23 @@ class Sharing:
     async def serve(self, circle: Circle) -> None:
         """Tell and hear of one pool, until cancelled; requests go on if that fails."""
         while True:
-            self.circles[circle.name] = circle
             try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(circle.tell(), name=f"telling of {circle.name}")
-                    await self._follow_all(circle, group)
+                async with circle.served:  # what served it before may still be ending
+                    await self._serve(circle)
             except* Exception:
                 log.exception("pool %s: telling peers failed and begins again", circle.name)
-            finally:
-                if self.circles.get(circle.name) is circle:
-                    del self.circles[circle.name]
             await asyncio.sleep(RESTART_SECONDS)
+
+    async def _serve(self, circle: Circle) -> None:
+        self.circles[circle.name] = circle
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(circle.tell(), name=f"telling of {circle.name}")
+                await self._follow_all(circle, group)
+        finally:
+            if self.circles.get(circle.name) is circle:
+                del self.circles[circle.name]
+            circle.end()
 
     def page(self) -> Mapping[str, Any]:
         """What ``/debug/state`` shows."""

@@ -14,7 +14,7 @@ import pytest
 
 from epp.errors import ConfigError
 from epp.local.fleet import free_port
-from epp.peers import circle, follower, wire
+from epp.peers import circle, follower, link, wire
 from tests.support.certificates import Authority
 from tests.support.peers import NAMES, Picker, following, pickers, until
 
@@ -220,6 +220,9 @@ def test_pools_are_told_apart_and_one_that_is_not_served_yet_is_heard_later() ->
                 exchange = await one.lanes["q"].send()
                 await until(lambda: bool(late.lanes["q"].booked()))
                 assert not other.lanes["p"].booked()
+                one._tasks[-1].cancel()  # q is not served there any more
+                took = await until(lambda: not late.lanes["q"].booked())
+                assert took < link.SILENT_SECONDS
                 exchange.complete()
             finally:
                 await late.stop()

@@ -125,12 +125,27 @@ def test_without_other_pickers_nothing_of_it_is_there(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("peers", ["127.0.0.1:1", "nobody.invalid:9005"])
-def test_others_that_are_not_there_change_nothing(tmp_path: Path, peers: str) -> None:
+@pytest.mark.parametrize(
+    ("peers", "words"),
+    [
+        ("127.0.0.1:1", "peer at 127.0.0.1:1 is not heard"),
+        ("nobody.invalid:9005", "the name nobody.invalid cannot be looked up"),
+    ],
+)
+def test_others_that_are_not_there_change_nothing_and_are_told_of_once(
+    tmp_path: Path, peers: str, words: str
+) -> None:
     async def main() -> None:
         async with serving(tmp_path, f"--peers={peers}", "--peers-port=0") as picker:
             assert (await picker.get("/readyz"))[0] == 200
             await complete(picker.gateway)
             assert await figure(picker, "") == 0
+
+            async def said() -> bool:
+                return words in picker.log()
+
+            await eventually(said)
+            await complete(picker.gateway)
+            assert picker.log().count(words) == 1
 
     asyncio.run(main())

@@ -47,11 +47,11 @@ def taken_port() -> Iterator[int]:
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    flags = ("--grpc-port", "--grpc-health-port", "--metrics-port")
+    flags = ("--grpc-port", "--grpc-health-port", "--metrics-port", "--peers=a:1 --peers-port")
     with taken_port() as port:
         starts = [
             subprocess.Popen(
-                [sys.executable, "-m", "epp", "serve", *PLAIN, WITH_ENDPOINTS, f"{flag}={port}"],
+                [sys.executable, "-m", "epp", "serve", *PLAIN, WITH_ENDPOINTS, *f"{flag}={port}".split()],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 env={**os.environ, "GRPC_VERBOSITY": "NONE"},  # no lines of gRPC's own
             )
@@ -82,6 +82,10 @@ FAILING: list[tuple[list[str], str]] = [
     ([WITH_ENDPOINTS, "--config-text={}", "--preset=best"], "exclude each other"),
     ([WITH_ENDPOINTS, "--plugin-path=/nowhere.py"], "/nowhere.py"),
     ([WITH_ENDPOINTS, "--secure-serving=true", "--cert-path=/nowhere"], "/nowhere"),
+    ([WITH_ENDPOINTS, "--peers=other"], "--peers: expected host:port, got 'other'"),
+    ([WITH_ENDPOINTS, "--peers=a:1", "--peers-port=many"], "'many' is not a port"),
+    ([WITH_ENDPOINTS, "--peers=a:1", "--peers-cert-dir=/nowhere"], "/nowhere/tls.crt"),
+    ([WITH_ENDPOINTS, "--peers-cert-dir=/nowhere"], "--peers-cert-dir needs --peers"),
 ]
 #: starts pickers one after the other, since one interpreter is cheaper than fifteen
 STARTS = """

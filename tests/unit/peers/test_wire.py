@@ -74,6 +74,9 @@ def test_names_are_told_once_a_message() -> None:
 def test_events_are_read_some_at_a_time() -> None:
     (data,) = wire.pack("me", Batch(1.0, tuple(Computed(i) for i in range(100))))
     assert [len(each) for each in wire.unpack(data).slices()] == [32, 32, 32, 4]
+    long = Sent(1, 1.0, EndpointId("a"), 1, 1, facts={"prefix": bytes(10_000)})  # takes a while
+    (data,) = wire.pack("me", Batch(1.0, (long, long, long, Computed(1))))
+    assert [len(each) for each in wire.unpack(data).slices()] == [2, 2]
 
 
 def test_a_heartbeat_says_who_and_when() -> None:

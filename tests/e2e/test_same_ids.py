@@ -26,6 +26,8 @@ PROMPT = b'{"model":"m","prompt":"a"}'
 BROKEN = b'{"model":'
 SLOW = wanted(kind="bytes", size=9_000, pieces=3, wait=0.3, chunked=True)
 DYING = wanted(kind="bytes", size=900, pieces=3, wait=0.05, chunked=True, die_after=600)
+LATER = wanted(kind="bytes", size=900, pieces=3, wait=1.0, chunked=True, die_after=600)
+LONG = wanted(kind="bytes", size=900, pieces=3, wait=2.0, chunked=True)
 TAKEN_OVER = "                  - epp\n"  #: the namespace of names
 LATE = {"log_flush_interval": 1.0}  #: so that the next request is under way before an entry comes
 
@@ -97,6 +99,39 @@ def test_of_two_requests_of_one_id_on_one_endpoint_each_is_told_its_own_end(
         stack.wait_idle()
         ended = [(each.model, each.outcome, each.status) for each in diary.read()]
     assert ended == [("broken", "failed", "200"), ("slow", "completed", "200")]
+
+
+@pytest.mark.parametrize("mode", ["lean", "stock"])
+def test_a_picker_that_hears_of_ends_and_entries_all_at_once_tells_each_its_own(
+    tmp_path: Path, mode: Any
+) -> None:
+    diary = Diary(tmp_path)
+    with Stack(tmp_path, mode=mode, backends=1, serve=diary.serve) as stack:
+
+        async def several() -> None:
+            whole = asyncio.create_task(ask(stack.port, LONG, "whole"))
+            await soon(lambda: stack.counts(0).running)()
+            broken = [asyncio.create_task(ask(stack.port, LATER, "broken")) for _ in range(5)]
+            await soon(lambda: stack.counts(0).requests == 1 + len(broken))()
+            stack.picker.pause()
+            try:
+                await soon(lambda: written(stack) >= len(broken))()
+            finally:
+                stack.picker.resume()
+            await asyncio.gather(whole, *broken)
+
+        asyncio.run(several())
+        stack.wait_idle()
+        told = Counter((each.model, each.outcome, each.status) for each in diary.read())
+        state = stack.state()
+    assert told == {("whole", "completed", "200"): 1, ("broken", "failed", "200"): 5}
+    assert (state["reaped"], state["unmatched_log_entries"]) == (0, 0)
+
+
+def written(stack: Stack) -> int:
+    """How many log entries Envoy has sent."""
+    name = "access_logs.grpc_access_log.logs_written"
+    return stack.envoy_stats(name).get(name, 0)
 
 
 @pytest.mark.parametrize("mode", ["lean", "stock"])

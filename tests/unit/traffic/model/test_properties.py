@@ -169,6 +169,12 @@ def test_any_trace_has_a_model_that_is_read_again_and_makes_traces(trace: Trace,
     assert {record.business for record in made.records} <= names
 
 
+def test_conversations_of_empty_prompts_have_a_model_that_is_read_again() -> None:
+    records = [Record(at=5.0 * i, input_tokens=0, output_tokens=1, session="s") for i in range(3)]
+    model = fit(Trace(tuple(records), BLOCK), keep="tables")
+    assert parsed(yaml.safe_dump(msgspec.to_builtins(model)), "here") == model
+
+
 @settings(deadline=None, max_examples=40)
 @given(odd_traces())
 def test_with_shapes_each_class_has_as_many_conversations_as_it_had(trace: Trace) -> None:

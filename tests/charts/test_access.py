@@ -208,6 +208,16 @@ def test_peers_are_limited_where_told_but_the_kubelet_always_may_ask() -> None:
     assert peers["grpc-health"] is None
 
 
+def test_only_replicas_reach_what_they_tell_each_other() -> None:
+    objects = render(read("high-availability"), release="chat")
+    rules = one(objects, "NetworkPolicy", "chat-epp")["spec"]["ingress"]
+    (rule,) = [each for each in rules if {"port": "grpc-peers"} in each["ports"]]
+    labels = one(objects, "Deployment", "chat-epp")["spec"]["template"]["metadata"]["labels"]
+    assert rule["ports"] == [{"port": "grpc-peers"}]
+    (peer,) = rule["from"]
+    assert peer["podSelector"]["matchLabels"].items() <= labels.items()
+
+
 def test_nobody_but_its_envoy_reaches_a_picker_that_speaks_plain_text() -> None:
     policy = one(render(read("standalone")), "NetworkPolicy")["spec"]
     admitted = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}

@@ -213,3 +213,42 @@ def test_a_port_that_a_pool_has_for_itself_is_open_and_of_the_same_number_in_the
     assert ports[9012] == "grpc-9012" and numbers(container(objects))["grpc-9012"] == 9012
     policy = one(objects, "NetworkPolicy")["spec"]["ingress"][0]["ports"]
     assert [port["port"] for port in policy] == ["grpc", "grpc-9012", "grpc-9013"]
+
+
+@pytest.mark.parametrize("elected", [False, True])
+def test_several_replicas_find_each_other_whether_or_not_one_leads(*, elected: bool) -> None:
+    values = {**POOL, "picker": {"replicas": 2, "leaderElection": elected}}
+    objects, told = render(values), options(values)
+    service = one(objects, "Service", "qwen-epp-peers")["spec"]
+    assert told.peers == "qwen-epp-peers:9005"
+    assert told.peers_port == DEFAULT.peers_port == 9005
+    assert told.peers_cert_dir == ""
+    assert numbers(container(objects))["grpc-peers"] == 9005
+    assert service["clusterIP"] == "None"  # its name is every replica's address
+    assert service["publishNotReadyAddresses"]  # those that wait to lead, too
+    assert [(port["port"], port["targetPort"]) for port in service["ports"]] == [
+        (9005, "grpc-peers")
+    ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [POOL, {**POOL, "picker": {"replicas": 2, "peers": {"enabled": False}}}],
+    ids=["one replica", "switched off"],
+)
+def test_otherwise_nothing_is_told_to_anybody(values: dict[str, Any]) -> None:
+    objects = render(values)
+    assert options(values).peers == ""
+    assert [each["metadata"]["name"] for each in all_of(objects, "Service")] == ["qwen-epp"]
+    assert "grpc-peers" not in numbers(container(objects))
+    assert "grpc-peers" not in str(one(objects, "NetworkPolicy"))
+
+
+def test_a_secret_is_for_mutual_tls_between_replicas() -> None:
+    values = {**POOL, "picker": {"replicas": 2, "peers": {"secretName": "between"}}}
+    objects = render(values)
+    folder = options(values).peers_cert_dir
+    (mount,) = [m for m in container(objects)["volumeMounts"] if m["mountPath"] == folder]
+    volumes = one(objects, "Deployment", "qwen-epp")["spec"]["template"]["spec"]["volumes"]
+    (volume,) = [each for each in volumes if each["name"] == mount["name"]]
+    assert volume["secret"]["secretName"] == "between"

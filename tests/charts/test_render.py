@@ -94,7 +94,7 @@ def test_selectors_select_the_pods_they_are_meant_for_and_no_others(name: str) -
             spec = each["spec"]
             selector = spec["selector"] if "selector" in spec else spec["podSelector"]
             labels = selector.get("matchLabels", selector)
-            assert selected(labels) == [each["metadata"]["name"]], kind
+            assert selected(labels) == [each["metadata"]["name"].removesuffix("-peers")], kind
     for monitor in all_of(objects, "ServiceMonitor"):
         found = [
             service["metadata"]["name"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from epp.local.fleet import free_port
 from tests.support.chart import Objects, all_of, container, one, read, render
 from tests.support.clusters import OBJECTIVES, PODS, POOLS, kubeconfig
 from tests.support.kube import FakeKube
@@ -25,8 +26,10 @@ def mounted(objects: Objects, folder: Path) -> list[str]:
         for name, text in each["data"].items():
             (folder / name).write_text(text)
     arguments = container(objects)["args"]
+    port = free_port()  # where it finds itself, as the first replica does
+    here = {"--peers": f"--peers=127.0.0.1:{port}", "--peers-port": f"--peers-port={port}"}
     return [
-        each.replace("/config/", f"{folder}/")
+        here.get(each.partition("=")[0], each.replace("/config/", f"{folder}/"))
         for each in arguments
         if each.partition("=")[0] not in PLACES
     ]

@@ -41,7 +41,7 @@ def test_a_values_file_of_llm_d_s_router_chart() -> None:
     }  # fmt: skip
     assert {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://jaeger:4317"} in picker["env"]
     assert {"name": "http", "port": 8081, "targetPort": 8081, "protocol": "TCP"} in one(
-        objects, "Service"
+        objects, "Service", "qwen-epp"
     )["spec"]["ports"]
 
 

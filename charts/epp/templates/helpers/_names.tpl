@@ -73,6 +73,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if or .values.picker.leaderElection .values.monitoring.auth (not .values.picker.endpoints) -}}true{{- end -}}
 {{- end -}}
 
+{{- /* "true" if replicas tell each other. */ -}}
+{{- define "epp.peers" -}}
+{{- if and .values.picker.peers.enabled (gt (int .values.picker.replicas) 1) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "epp.peersName" -}}
+{{- printf "%s-peers" (include "epp.name" .) -}}
+{{- end -}}
+
 {{- define "epp.sidecar" -}}
 {{- if and (eq .values.mode "standalone") (eq .values.envoy.placement "sidecar") -}}true{{- end -}}
 {{- end -}}

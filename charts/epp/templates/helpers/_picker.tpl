@@ -33,6 +33,13 @@
 {{- if $v.picker.leaderElection }}
 - --ha-enable-leader-election=true
 {{- end }}
+{{- if include "epp.peers" . }}
+- --peers={{ include "epp.peersName" .root }}:{{ int $ports.peers }}
+- --peers-port={{ int $ports.peers }}
+{{- if $v.picker.peers.secretName }}
+- --peers-cert-dir=/peers
+{{- end }}
+{{- end }}
 {{- if $v.tracing.enabled }}
 - --tracing=true
 {{- end }}
@@ -112,6 +119,9 @@ ports:
   - {name: grpc, containerPort: {{ int $v.picker.ports.extProc }}}
   - {name: grpc-health, containerPort: {{ int $v.picker.ports.health }}}
   - {name: metrics, containerPort: {{ int $v.picker.ports.metrics }}}
+{{- if include "epp.peers" . }}
+  - {name: grpc-peers, containerPort: {{ int $v.picker.ports.peers }}}
+{{- end }}
 {{- range $v.pools.ports }}
   - {name: grpc-{{ int . }}, containerPort: {{ int . }}}
 {{- end }}
@@ -134,6 +144,9 @@ volumeMounts:
 {{- end }}
 {{- if and (include "epp.tls" .) $v.picker.tls.secretName }}
   - {name: certificates, mountPath: /certificates, readOnly: true}
+{{- end }}
+{{- if and (include "epp.peers" .) $v.picker.peers.secretName }}
+  - {name: peers, mountPath: /peers, readOnly: true}
 {{- end }}
 {{- with $v.picker.volumeMounts }}
 {{ toYaml . | indent 2 }}

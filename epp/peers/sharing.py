@@ -30,7 +30,7 @@ from epp.rpc.status import Aborted, Code
 LOOK_UP_SECONDS = 3.0  #: between two look-ups of names
 SOON_SECONDS = 0.5  #: until names are looked up again when somebody unknown comes
 RESTART_SECONDS = 5.0  #: before telling that failed begins again
-LOOK_SECONDS = 0.1  #: between two looks for places to follow
+LOOK_SECONDS = 0.25  #: between two looks for places to follow
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ its caches than the real one does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -18,31 +19,25 @@ from epp.headers import CONTROL, DEFAULT_FLOW, FAIRNESS_ID, NEVER_SET, SESSION_I
 from epp.traffic.mirror.options import EVERY_TENANT
 
 MIRRORED = "x-epp-mirrored"  #: on copies, so that no copy is copied
+MOST_BYTES = 2**24  #: of a compressed body that are looked at
 _STEPS = 2**64
+_EITHER = zlib.MAX_WBITS | 32  #: gzip or zlib, as the first bytes say
 
 Verdict = Literal["copy", "tenant", "sample", "loop"]
 
 #: Credentials stay where they were sent; lengths and hops are the next connection's own.
-_WITHHELD = (
-    CONTROL
-    | NEVER_SET
-    | {"authorization", "cookie", "x-api-key", "api-key", "accept-encoding", "expect", "forwarded"}
-)
+_WITHHELD = CONTROL | NEVER_SET | {"cookie", "accept-encoding", "expect", "forwarded"}
+_WITHHELD_SUFFIXES = ("authorization", "api-key", "-token", "-secret")
 _WITHHELD_PREFIXES = ("x-envoy-", "x-forwarded-", ":")
-
-
-class Message(msgspec.Struct):
-    """One message of a chat, as far as it names its conversation."""
-
-    role: str = ""
-    content: Any = None
 
 
 class Body(msgspec.Struct):
     """The parts of a request that say which conversation it is of."""
 
-    messages: list[Message] = []
+    messages: list[Any] = []
     prompt: Any = None
+    input: Any = None  #: of the Responses API: text, or messages and other items
+    conversation: Any = None  #: of the Responses API: an id, or an object with one
 
 
 _decoder = msgspec.json.Decoder(Body)
@@ -77,19 +72,49 @@ class Sampling:
 def conversation(headers: Mapping[str, str], body: bytes) -> bytes:
     """Return what all requests of a conversation have in common.
 
-    The client's session id; without one the first message of its user, which later turns send
-    again; without messages the prompt. What cannot be read is a conversation of its own.
+    The client's session id; without one the server's id of the conversation, or the first message
+    of its user, which later turns send again; without messages the prompt. What cannot be read is
+    a conversation of its own.
     """
     if session := headers.get(SESSION_ID):
         return session.encode("utf-8", "surrogatepass")
     try:
-        read = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        read = _decoder.decode(_plain(headers, body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body
-    for message in read.messages:
-        if message.role == "user":
-            return msgspec.json.encode(message.content)
-    return msgspec.json.encode(read.prompt) if read.prompt is not None else body
+    if read.conversation is not None:
+        return msgspec.json.encode(read.conversation)
+    items = read.input if isinstance(read.input, list) else []
+    for message in (*read.messages, *items):
+        if isinstance(message, dict) and message.get("role") == "user":
+            return msgspec.json.encode(_said(message.get("content")))
+    asked = read.prompt if read.prompt is not None else read.input
+    return msgspec.json.encode(asked) if asked is not None else body
+
+
+def _plain(headers: Mapping[str, str], body: bytes) -> bytes:
+    """The body before it was compressed; as it is, if that cannot be undone."""
+    if headers.get("content-encoding", "").strip().lower() not in ("gzip", "x-gzip", "deflate"):
+        return body
+    try:
+        return zlib.decompressobj(_EITHER).decompress(body, MOST_BYTES)
+    except zlib.error:
+        return body
+
+
+def _said(content: Any) -> Any:
+    """What a message says, however it is put: later turns move marks of what is to be cached."""
+    return list(_parts(content)) if isinstance(content, list) else [content]
+
+
+def _parts(content: Iterable[Any]) -> Iterable[Any]:
+    for part in content:
+        if not isinstance(part, dict):
+            yield part
+        elif part.get("type") in ("text", "input_text") and "text" in part:
+            yield part["text"]
+        else:
+            yield {name: value for name, value in part.items() if name != "cache_control"}
 
 
 def forwarded(headers: Mapping[str, str]) -> dict[str, str]:
@@ -97,6 +122,8 @@ def forwarded(headers: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in headers.items()
-        if name not in _WITHHELD and not name.startswith(_WITHHELD_PREFIXES)
+        if name not in _WITHHELD
+        and not name.startswith(_WITHHELD_PREFIXES)
+        and not name.endswith(_WITHHELD_SUFFIXES)
     }
     return kept | {MIRRORED: "1"}

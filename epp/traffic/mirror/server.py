@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
 import aiohttp
 import yarl
@@ -22,6 +23,12 @@ from epp.traffic.mirror.sampling import Sampling, forwarded
 
 CLOSE_SECONDS = 1.0
 METRICS_PATH = "/-/metrics"  #: a model server's /metrics may be asked through the gateway
+
+
+def _silent() -> logging.Logger:
+    logger = logging.Logger("mirror")  # noqa: LOG001 - one that nobody configures
+    logger.disabled = True
+    return logger
 
 
 class Mirror:
@@ -59,7 +66,11 @@ class Mirror:
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_SECONDS)
+        # A body goes on as it came, compressed or not; and aiohttp's errors quote what clients sent.
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=CLOSE_SECONDS, auto_decompress=False,
+            logger=_silent(),
+        )  # fmt: skip
         await self._runner.setup()
         where = (self._options.listen_host, self._options.listen_port)
         await web.TCPSite(self._runner, *where).start()

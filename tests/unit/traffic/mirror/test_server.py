@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Mapping
 
 import aiohttp
@@ -75,7 +76,16 @@ async def _asked(http: aiohttp.ClientSession, url: str, shadow: Shadow) -> None:
     shadow.status = 503
     assert await ask(10, allowed) == 204
     await eventually(lambda: _has(http, url, refused=1.0))
-    assert len(shadow.seen) == 3
+    shadow.status = 200
+    packed = allowed | {"content-encoding": "gzip"}
+    async with http.post(
+        yarl.URL(url + "/v1/completions?a=%2F", encoded=True),
+        data=gzip.compress(b"x" * 10),
+        headers=packed,
+    ):
+        pass
+    await eventually(lambda: _has(http, url, answered=3.0))  # which undid what the header says
+    assert len(shadow.seen) == 4
     for method, path, body, headers in shadow.seen:
         assert (method, path, body) == ("POST", "/v1/completions?a=%2F", b"x" * 10)
         assert headers["x-epp-mirrored"] == "1"

@@ -7,16 +7,17 @@ taken in some events at a time, so that no request waits for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from epp.clock import Clock
 from epp.peers import wire
+from epp.peers.entries import Entries
 from epp.peers.follower import Follower
 from epp.peers.hearing import Hearing
-from epp.peers.news import Batch, Sent
+from epp.peers.news import Batch, Event, Logged, Logs, Sent
 from epp.peers.offset import Offset
 from epp.peers.telling import Telling
 from epp.rpc.call import Call
@@ -36,6 +37,7 @@ class Met(msgspec.Struct):
     events: int = 0  #: that it told
     caught_up: bool = False  #: all that was before is heard
     last: int = 0  #: the last request that it sent
+    logs: Logs | None = None  #: that gateways opened to it; None before it was heard
 
 
 class Counts(msgspec.Struct):
@@ -46,6 +48,8 @@ class Counts(msgspec.Struct):
     heard_events: int = 0
     heard_bytes: int = 0
     cut_off: int = 0  #: followers that read too slowly
+    told_entries: int = 0  #: of access logs, to those whose requests they are of
+    heard_entries: int = 0  #: of requests of ours
 
 
 class Circle:
@@ -56,6 +60,7 @@ class Circle:
         instance: of this picker.
         telling: notes what happens here.
         hearing: takes in what happens elsewhere.
+        entries: of access logs, and who follows.
         synced: whether the endpoints are known: what is told of others is lost.
         clock: tells the time.
     """
@@ -66,6 +71,7 @@ class Circle:
         instance: str,
         telling: Telling,
         hearing: Hearing,
+        entries: Entries,
         *,
         synced: Callable[[], bool],
         clock: Clock,
@@ -78,6 +84,7 @@ class Circle:
         self.followed: dict[str, Met] = {}  #: by instance
         self.followers: set[Follower] = set()
         self._instance = instance
+        self._entries = entries
         self._synced = synced
         self._clock = clock
         self._heard: dict[str, int] = {}  # the last request of each instance, the oldest met first
@@ -91,22 +98,24 @@ class Circle:
 
     async def tell(self) -> None:
         """Tell followers what happens, until cancelled."""
-        beat = self._clock.now()
+        beat, logs = self._clock.now(), Logs()
         while True:
             await asyncio.sleep(INTERVAL)
-            now = self._clock.now()
+            now, before, logs = self._clock.now(), logs, self._entries.logs
             if self._flush():
                 beat = now
-            elif now - beat >= HEARTBEAT:
-                self._push(wire.heartbeat(self._instance, now))
+            elif now - beat >= HEARTBEAT or logs != before:
+                self._push(wire.heartbeat(self._instance, now, logs))
                 beat = now
             for follower in list(self.followers):
+                self._tell_entries(follower, now)
                 self._tell_past(follower, now)
 
     def end(self) -> None:
         """Tell nobody any more."""
-        while self.followers:
-            self.followers.pop().end()
+        for follower in list(self.followers):
+            self._drop(follower)
+            follower.end()
 
     async def follow(self, call: Call, asked: wire.Asked) -> None:
         """Tell the other side of ``call`` what is and was, then what happens; never returns.
@@ -124,15 +133,16 @@ class Circle:
         past = (sent for sent in self.telling.past if sent.number > after)
         follower = Follower(call, asked.instance, past)
         self.followers.add(follower)
-        told, under_way = follower.past_told, self.telling.under_way()
+        self._entries.join(follower)
+        told, under_way, logs = follower.past_told, self.telling.under_way(), self._entries.logs
         try:
-            for message in wire.pack(self._instance, under_way, past_told=told):
+            for message in wire.pack(self._instance, under_way, logs, past_told=told):
                 self.counts.told_bytes += await follower.send(message)
                 await asyncio.sleep(0)
             while True:
                 self.counts.told_bytes += await follower.send(await follower.next())
         finally:
-            self.followers.discard(follower)
+            self._drop(follower)
 
     def _flush(self) -> bool:
         """Tell what has happened; return whether anything has."""
@@ -141,14 +151,23 @@ class Circle:
         batch = self.telling.take()
         self.counts.told_events += len(batch.events)
         if batch.events and self.followers:
-            for message in wire.pack(self._instance, batch):
+            for message in wire.pack(self._instance, batch, self._entries.logs):
                 self._push(message)
         return bool(batch.events)
 
+    def _tell_entries(self, follower: Follower, now: float) -> None:
+        if not follower.entries:
+            return
+        events = tuple(map(Logged, follower.entries))
+        follower.entries.clear()
+        self.counts.told_entries += len(events)
+        for message in wire.pack(self._instance, Batch(now, events), self._entries.logs):
+            self._push_to(follower, message)
+
     def _tell_past(self, follower: Follower, now: float) -> None:
         if past := follower.past(PAST_EVENTS):
-            batch, told = Batch(now, past), follower.past_told
-            for message in wire.pack(self._instance, batch, past_told=told):
+            batch, told, logs = Batch(now, past), follower.past_told, self._entries.logs
+            for message in wire.pack(self._instance, batch, logs, past_told=told):
                 self._push_to(follower, message)
 
     def _push(self, message: bytes) -> None:
@@ -157,8 +176,12 @@ class Circle:
 
     def _push_to(self, follower: Follower, message: bytes) -> None:
         if follower in self.followers and not follower.push(message):
-            self.followers.discard(follower)
+            self._drop(follower)
             self.counts.cut_off += 1
+
+    def _drop(self, follower: Follower) -> None:
+        self.followers.discard(follower)
+        self._entries.leave(follower)
 
     # --- hearing ---------------------------------------------------------------------------
 
@@ -190,27 +213,45 @@ class Circle:
         """
         ago = met.offset.see(self._clock.now(), news.now)
         self.counts.heard_bytes += size
+        if news.logs != met.logs:
+            before, met.logs = met.logs, news.logs
+            self._entries.heard(before, met.logs)
         for events in news.slices():
             self.hearing.hear(news.instance, events, ago)
             met.events += len(events)
             self.counts.heard_events += len(events)
-            sent = [each.number for each in events if isinstance(each, Sent) and not each.over]
-            met.last = max((met.last, *sent))
+            self._take(met, events)
             await asyncio.sleep(0)
         met.caught_up = met.caught_up or news.past_told
         if met.caught_up:
             self._heard[news.instance] = max(self._heard[news.instance], met.last)
 
+    def _take(self, met: Met, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Sent):
+                if not event.over:
+                    met.last = max(met.last, event.number)
+            elif isinstance(event, Logged):
+                self.counts.heard_entries += 1
+                self._entries.take(event.entry)
+
     def part(self, instance: str) -> None:
         """A picker is not heard any more."""
-        if self.followed.pop(instance, None) is not None:
+        met = self.followed.pop(instance, None)
+        if met is not None:
+            self._entries.heard(met.logs, None)
             self.hearing.lost(instance)
 
     def page(self) -> Mapping[str, Any]:
         """What ``/debug/state`` shows."""
         return {
             "following": {
-                met.address: {"instance": instance, "events": met.events, "lag": met.offset.lag}
+                met.address: {
+                    "instance": instance,
+                    "events": met.events,
+                    "lag": met.offset.lag,
+                    "access_logs": 0 if met.logs is None else met.logs.open,
+                }
                 for instance, met in self.followed.items()
             },
             "followers": {

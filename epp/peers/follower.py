@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import islice
 
+from epp.feedback.entry import Entry
 from epp.peers.news import Sent
 from epp.rpc.call import Call
 from epp.rpc.status import Code
 
 MOST_WAITING = 8 * 2**20  #: bytes that a follower may be behind
+MOST_ENTRIES = 8192  #: of access logs, gathered for it
 
 
 class Follower:
@@ -24,6 +26,7 @@ class Follower:
     def __init__(self, call: Call, instance: str, past: Iterable[Sent]) -> None:
         self.instance = instance  #: of the follower
         self.waiting = 0  #: bytes to be sent
+        self.entries: list[Entry] = []  #: of its requests, to be put into the next message
         self._call = call
         self._messages: deque[bytes] = deque()
         self._past = iter(past)
@@ -39,6 +42,13 @@ class Follower:
             return True
         self._call.fail(Code.RESOURCE_EXHAUSTED, "this follower reads too slowly")
         return False
+
+    def log(self, entry: Entry) -> bool:
+        """Gather an entry; return False if there are too many."""
+        if len(self.entries) >= MOST_ENTRIES:
+            return False
+        self.entries.append(entry)
+        return True
 
     def end(self) -> None:
         """Tell it nothing any more."""

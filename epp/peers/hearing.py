@@ -15,7 +15,7 @@ import msgspec
 from epp.clock import Clock
 from epp.ledger import Ledger, Reservation
 from epp.model import Ending, Endpoint, InferenceRequest, Outcome, Pick, PrefixMatch, Usage
-from epp.peers.news import Computed, Event, Over, Sent
+from epp.peers.news import Computed, Event, Logged, Over, Sent
 from epp.peers.sharers import Sharers
 from epp.pool import Pool
 from epp.ttft.forecast import Forecaster
@@ -69,8 +69,8 @@ class Hearing:
         for event in events:
             if isinstance(event, Sent):
                 self._sent(peer, booked, event, event.at + ago)
-            elif (known := booked.get(event.number)) is None:
-                continue
+            elif isinstance(event, Logged) or (known := booked.get(event.number)) is None:
+                continue  # an entry is of one of ours
             elif isinstance(event, Computed):
                 known.computed()
             else:

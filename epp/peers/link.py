@@ -75,6 +75,11 @@ class Link:
             follow = (await self._place.channel()).unary_stream(wire.FOLLOW)
             call = follow(wire.pack_request(self._circle.asking()))
             return await self._hear(call)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return "its channel was closed"  # gRPC says so as if we had been cancelled
         except TimeoutError:
             return f"silent for {SILENT_SECONDS:g} s"
         except grpc.aio.AioRpcError as error:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from epp.feedback.entry import Entry
 from epp.model import EndpointId
 
 
@@ -46,7 +47,20 @@ class Over(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int | None = None  #: as the engine counted
 
 
-Event = Sent | Computed | Over
+class Logged(msgspec.Struct, frozen=True, gc=False):
+    """A gateway told the teller how a request of the hearer ended."""
+
+    entry: Entry  #: with the name that the hearer gave
+
+
+Event = Sent | Computed | Over | Logged
+
+
+class Logs(msgspec.Struct, frozen=True, gc=False):
+    """Access logs that gateways opened to a picker."""
+
+    open: int = 0
+    lost: int = 0  #: that ended, so far
 
 
 class Batch(msgspec.Struct, frozen=True):

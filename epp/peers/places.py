@@ -40,6 +40,7 @@ class Place:
 
     def __init__(self, address: str, host: str, certificates: Path | None) -> None:
         self.address = address
+        self.gone = False  #: no name leads here any more
         self._host = host
         self._certificates = certificates
         self._channel: grpc.aio.Channel | None = None
@@ -52,8 +53,10 @@ class Place:
         """Return a channel, with today's certificates.
 
         Raises:
-            OSError: they cannot be read.
+            OSError: they cannot be read, or the place is gone.
         """
+        if self.gone:
+            raise OSError("no name leads there any more")
         stamp = None if self._certificates is None else _stamp(self._certificates)
         if self._channel is None or stamp != self._stamp:
             before, self._channel = self._channel, self._open()
@@ -81,7 +84,7 @@ class Place:
 
     def failed(self, why: str) -> None:
         """The picker cannot be heard; said once until it can be."""
-        if not self._told and not self._heard:
+        if not self._told and not self._heard and not self.gone:
             self._told = True
             level = logging.INFO if self._known else logging.WARNING  # pods come and go
             log.log(level, "peer at %s is not heard: %s", self.address, why)

@@ -15,8 +15,10 @@ import msgspec
 
 from epp.clock import Clock
 from epp.errors import ConfigError
+from epp.feedback.unseen import RUN
 from epp.peers import wire
 from epp.peers.circle import Circle
+from epp.peers.entries import Entries
 from epp.peers.hearing import Hearing
 from epp.peers.link import Link
 from epp.peers.places import AUTHORITY, LARGEST, Place, Target, check_certificates, look_up
@@ -52,7 +54,8 @@ class Sharing:
     """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.instance = secrets.token_hex(8)
+        self.instance = secrets.token_hex(RUN // 2)
+        self.entries = Entries(self.instance)  #: of access logs, for each other
         self._clock = clock
         self.port = settings.port  #: where it listens, once started
         self.circles: dict[str, Circle] = {}  #: by pool, those that are served
@@ -70,6 +73,7 @@ class Sharing:
             self.instance,
             telling,
             hearing,
+            self.entries,
             synced=lambda: pool.synced,
             clock=self._clock,
         )
@@ -173,6 +177,7 @@ class Sharing:
             self._places[address] = place
         for place in gone:
             log.info("peer at %s is gone", place.address)
+            place.gone = True
             await place.close()
 
     async def _follow(self, call: Call) -> None:

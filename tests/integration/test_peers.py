@@ -14,7 +14,9 @@ import pytest
 
 from epp.errors import ConfigError
 from epp.local.fleet import free_port
-from epp.peers import circle, follower, link, wire
+from epp.peers import circle, follower, link, sharing, wire
+from epp.peers.places import Target, look_up
+from epp.peers.sharing import Settings
 from tests.support.certificates import Authority
 from tests.support.peers import NAMES, Picker, following, pickers, until
 
@@ -258,20 +260,39 @@ def test_nothing_is_heard_before_the_endpoints_are_known() -> None:
     run(main())
 
 
-def test_a_picker_by_two_addresses_is_heard_once() -> None:
+def test_a_channel_that_is_closed_for_another_pool_is_opened_again() -> None:
+    """As with certificates that have changed: gRPC says of the calls that they were cancelled."""
+
+    async def main() -> None:
+        async with pickers() as (one, other):
+            exchange = await one.lane.send()
+            await until(lambda: bool(other.lane.booked()))
+            for place in other.sharing._places.values():
+                await place.close()
+            await until(lambda: not other.circle.followed)
+            await until(lambda: bool(other.lane.booked()))
+            exchange.complete()
+
+    run(main())
+
+
+def test_a_picker_of_two_addresses_is_heard_once() -> None:
     async def main() -> None:
         ports = [free_port() for _ in range(2)]
-        one = Picker(ports[0], ports, host="localhost")
-        other = Picker(ports[1], ports)
+        one = Picker(ports[0], ports, hosts=("127.0.0.1", "127.0.0.2"))
+        other = Picker(ports[1], ports, hosts=("127.0.0.1", "127.0.0.2"))
         await one.start()
         await other.start()
         try:
             exchange = await other.lane.send()
             await until(lambda: bool(one.lane.booked()))
-            for address in ("127.0.0.1", "::1"):
-                assert len(one.circle.followed) == 1, address
+            places = one.sharing._places.values()
+            await until(lambda: sum(place._channel is not None for place in places) == 4)
             assert sum(n for n, _ in one.lane.booked().values()) == 1
+            for each in (one, other):  # both addresses may answer at once, and one is hung up on
+                await until(lambda each=each: len(each.circle.followers) == 1)
             exchange.complete()
+            await until(lambda: not one.lane.booked())
         finally:
             await other.stop()
             await one.stop()
@@ -393,3 +414,57 @@ def test_a_file_of_the_certificate_that_is_missing_ends_the_start(
     (folder / missing).unlink()
     with pytest.raises(ConfigError, match=missing):
         Picker(0, (1,), certificates=folder)
+
+
+# --- names ---------------------------------------------------------------------------------
+
+
+def test_pickers_come_and_go_with_the_addresses_of_a_name(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(sharing, "LOOK_UP_SECONDS", 0.05)
+    port = free_port()
+    answers: list[frozenset[str] | None] = [None]
+
+    async def look_up(target: Target) -> frozenset[str] | None:
+        assert target == Target("pickers", port)
+        return answers[0]
+
+    monkeypatch.setattr(sharing, "look_up", look_up)
+
+    async def main() -> None:
+        old, new, far = (Picker(port, (), listens=f"127.0.0.{i}") for i in (1, 2, 3))
+        for each in (old, new, far):
+            each.sharing._settings = Settings(
+                (Target("pickers", port),), each.sharing._settings.host, port
+            )
+            await each.start()
+        try:
+            answers[0] = frozenset(f"127.0.0.{i}:{port}" for i in (1, 2))
+            await old.hears(new)
+            words = "the name pickers cannot be looked up"
+            before, answers[0] = caplog.text.count(words), None  # the name server has a bad moment
+            await until(lambda: caplog.text.count(words) == before + 3)  # once each
+            exchange = await new.lane.send()
+            await until(lambda: bool(old.lane.booked()))
+            answers[0] = frozenset(f"127.0.0.{i}:{port}" for i in (1, 3))
+            await old.hears(far)
+            assert not old.lane.booked()
+            exchange.complete()
+            assert f"peer at 127.0.0.2:{port} is gone" in caplog.text
+        finally:
+            for each in (old, new, far):
+                await each.stop()
+
+    run(main())
+
+
+def test_a_host_stands_for_all_of_its_addresses() -> None:
+    async def main() -> None:
+        assert await look_up(Target("127.0.0.1", 5)) == {"127.0.0.1:5"}
+        assert await look_up(Target("::1", 5)) == {"[::1]:5"}
+        assert await look_up(Target("nobody.invalid", 5)) is None
+        assert (await look_up(Target("localhost", 5)) or frozenset()) & {"127.0.0.1:5", "[::1]:5"}
+
+    run(main())

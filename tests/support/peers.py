@@ -97,10 +97,12 @@ class Picker:
 
     def __init__(
         self, port: int, ports: Sequence[int], pools: Sequence[str] = ("p",),
-        certificates: Path | None = None, host: str = "127.0.0.1",
+        certificates: Path | None = None, hosts: Sequence[str] = ("127.0.0.1",), listens: str = "",
     ) -> None:  # fmt: skip
-        targets = tuple(Target(host, each) for each in ports)
-        settings = Settings(targets, host, port, certificates)
+        targets = tuple(Target(host, each) for each in ports for host in hosts)
+        settings = Settings(
+            targets, listens or ("127.0.0.1" if len(hosts) == 1 else ""), port, certificates
+        )
         self.port = port
         self.sharing = Sharing(settings, SystemClock())
         self.lanes = {name: Lane(self.sharing, name) for name in pools}

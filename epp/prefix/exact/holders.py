@@ -51,6 +51,11 @@ class Holders:
         return len(self._numbers)
 
     @property
+    def left(self) -> int:
+        """Sets that there is room for."""
+        return self._most - self.count
+
+    @property
     def bytes(self) -> int:
         """Memory used, estimated."""
         return self.count * (SET_BYTES + self._slots // 7)

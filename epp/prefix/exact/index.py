@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from epp.model import BlockHash, EndpointId
 from epp.prefix.blocks import Runs
@@ -174,7 +173,7 @@ class ExactIndex:
             chain(prompt, root, block_tokens=self.block_tokens, most=MOST_BLOCKS, runs=self._runs)
             for root in self._shelf.keys.roots(prompt.model, prompt.salt)
         ])  # fmt: skip
-        found = [match(self._blocks, np.array(each, np.uint64), self._live) for each in chains]
+        found = [match(self._blocks, each, self._live) for each in chains]
         if len(found) == 1 and not self._ranked:
             return self._named(chains, found[0])
         return self._best(chains, found)
@@ -187,7 +186,7 @@ class ExactIndex:
         tellers = {rank: self._sources.get((endpoint_id, rank)) for rank in told}
         of = {teller.slot: rank for rank, teller in tellers.items() if teller is not None}
         live = sum(1 << slot for slot in of)
-        found = match(self._blocks, np.array(blocks, np.uint64), live)
+        found = match(self._blocks, blocks, live)
         for members, count in found.groups:
             for slot in bits(members):
                 lower = found.lower.get(slot)

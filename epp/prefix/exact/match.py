@@ -15,10 +15,13 @@ import numpy as np
 from epp.prefix.exact.events import Tier
 from epp.prefix.exact.held import Blocks
 from epp.prefix.exact.holders import NOBODY, Planes
-from epp.prefix.exact.table import Keys
+from epp.prefix.exact.table import ABSENT
 
 STRIDES = (512, 2048, 8192)
 """Blocks looked up at a time, the last one again and again: a cold prompt costs the first only."""
+
+SHORT = 64
+"""Blocks that are looked up one by one, 0.3 us each: for a few, arrays cost more than they save."""
 
 TierCounts = tuple[int, int, int, int, int]
 """Blocks by the fastest `Tier` that they lie in."""
@@ -32,7 +35,7 @@ class Slots(msgspec.Struct, frozen=True):
     lower: dict[int, TierCounts]  #: of these, by tier; only slots with some that are not in `GPU`
 
 
-def match(blocks: Blocks, chain: Keys, live: int) -> Slots:
+def match(blocks: Blocks, chain: Sequence[int], live: int) -> Slots:
     """Return what the slots in ``live`` (a set of bits) hold of ``chain``."""
     groups: list[tuple[int, int]] = []
     lower: dict[int, list[int]] = {}
@@ -55,11 +58,30 @@ def match(blocks: Blocks, chain: Keys, live: int) -> Slots:
     return Slots(groups, counted)
 
 
-def _runs(blocks: Blocks, chain: Keys) -> Iterator[tuple[Planes, int]]:
+def _runs(blocks: Blocks, chain: Sequence[int]) -> Iterator[tuple[Planes, int]]:
     """Yield the sets along ``chain``, each with the number of blocks in a row that have it."""
+    return _short(blocks, chain) if len(chain) <= SHORT else _long(blocks, chain)
+
+
+def _short(blocks: Blocks, chain: Sequence[int]) -> Iterator[tuple[Planes, int]]:
+    planes = blocks.holders.planes
+    last, length = ABSENT, 0
+    for number in blocks.sets_each(chain):
+        if number != last:
+            if length:
+                yield planes[last], length
+            last, length = number, 0
+        length += 1
+        if number == NOBODY:
+            break
+    if length:
+        yield planes[last], length
+
+
+def _long(blocks: Blocks, chain: Sequence[int]) -> Iterator[tuple[Planes, int]]:
     planes = blocks.holders.planes
     for start, end in _strides(len(chain)):
-        sets = blocks.sets(chain[start:end])
+        sets = blocks.sets(np.array(chain[start:end], np.uint64))
         changes = np.flatnonzero(sets[1:] != sets[:-1]) + 1
         begins = [0, *changes.tolist()]
         ends = [*begins[1:], len(sets)]

@@ -28,6 +28,7 @@ from epp.prefix.exact.expected import Expected
 from epp.prefix.exact.handles import MOST_COPIES, Pieces, handle, part, salt
 from epp.prefix.exact.holders import place
 from epp.prefix.exact.keys import Begun, chain
+from epp.prefix.exact.rows import Rows
 from epp.prefix.exact.shelf import Shelf
 from epp.prefix.exact.table import ABSENT, Table
 from epp.prefix.exact.waiting import Waiting
@@ -71,6 +72,7 @@ class Source:
         self._table = Table(shelf.segments)
         self._names = shelf.segments.columns[0].data
         self._copies = shelf.segments.columns[1].data
+        self._rows = Rows(self._table, shelf.segments)
         self._pieces = Pieces(self._table, shelf.segments)
         self._waiting = Waiting(shelf.room)
         self._open: dict[int, Begun] = {}  # ends that do not fill a block of ours
@@ -118,6 +120,11 @@ class Source:
         if not self._groups.get(event.group, True):
             return
         target = self._target(event.tier, event.group)
+        self._shelf.removed += len(event.hashes)
+        if not self._pieces.used and not self._has_parts:
+            gone = self._rows.release(event.hashes, target.salt, self._waiting)
+            self._shelf.blocks.remove_all(gone, target.place)
+            return
         for engine in event.hashes:
             missed = self._pieces.release(engine, target.salt)
             for name in missed or ():
@@ -128,7 +135,6 @@ class Source:
                 handle(part(engine, number), target.salt), target.place
             ):
                 number += 1
-        self._shelf.removed += len(event.hashes)
 
     def name_of(self, engine: int, group: int = 0) -> int | None:
         """Return our name of one of the engine's blocks, alive or not; None if it has none."""
@@ -238,6 +244,8 @@ class Source:
         size = event.block_tokens * BYTES_PER_TOKEN
         tokens, hold, digest = event.tokens, self._hold, xxh3_64_intdigest
         target = self._target(event.tier, event.group)
+        if not waited and not target.others and self._shelf.blocks.has_room(len(event.hashes)):
+            return self._name_all(event, name, target)
         at = 0
         for number, engine in enumerate(event.hashes):
             copies = self._waiting.claim(handle(engine, target.salt)) if waited else 1
@@ -247,6 +255,13 @@ class Source:
             name = held
             at += size
         return True
+
+    def _name_all(self, event: Stored, name: int, target: _Target) -> bool:
+        """Name blocks that there is room for in the index, and then hold them all at once."""
+        size = event.block_tokens * BYTES_PER_TOKEN
+        fresh, told = self._rows.hold(event.hashes, target.salt, event.tokens, size, name)
+        self._shelf.refused += self.expected.came(fresh, told, target.place)
+        return len(told) == len(event.hashes) or self._refuse(event, len(told))
 
     def _name_unequal(self, event: Stored, begun: Begun, *, waited: bool) -> bool:
         """Name blocks of another size than ours, or with media, or from within one of ours on."""
@@ -316,9 +331,8 @@ class Source:
         """Hold the event's blocks wherever placeholders told of them before."""
         for tier in TIERS:
             target = self._target(tier, event.group)
-            for engine in event.hashes:
-                copies = self._waiting.claim(handle(engine, target.salt))
-                name = self.name_of(engine, event.group) if copies else None
+            for engine, copies in self._waiting.claim_each(event.hashes, target.salt):
+                name = self.name_of(engine, event.group)
                 if name is not None:
                     self._place_parts(engine, name, target, event.group, copies)
 

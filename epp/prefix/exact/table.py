@@ -16,7 +16,8 @@ Hot path: `Table.find` 0.25 us, `Table.put` 0.3 us, `Table.find_many` 0.02 to 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -152,6 +153,53 @@ class Table:
         self._slab.taken[segment] += 1
         keys[start + offset] = key
         return start + offset
+
+    def find_each(self, keys: Iterable[int]) -> Iterator[int]:
+        """Yield what `find` returns for each key: 0.2 us, where few are looked for."""
+        directory = self._directory
+        if not directory:
+            yield from repeat(ABSENT, sum(1 for _ in keys))
+            return
+        rows, within, shift = self._keys, self._within, self._shift
+        size = within + 1
+        for key in keys:
+            offset = (key >> HOME) & within
+            start = directory[key >> shift] * size
+            while (found := rows[start + offset]) != key:
+                if not found:
+                    yield ABSENT
+                    break
+                offset = (offset + 1) & within
+            else:
+                yield start + offset
+
+    def put_each(self, keys: Iterable[int]) -> Iterator[int]:
+        """Yield what `put` returns for each key; it is to be written before the next is asked for.
+
+        A row that stays dead may be given to another key.
+        """
+        if not self._directory and not self._begin():
+            yield from repeat(ABSENT, sum(1 for _ in keys))
+            return
+        rows, within, taken, full = self._keys, self._within, self._slab.taken, self._full
+        size = within + 1
+        for key in keys:
+            # A directory that grew is another list, so it is asked for each time.
+            segment = self._directory[key >> self._shift]
+            start = segment * size
+            offset = (key >> HOME) & within
+            while (found := rows[start + offset]) != key:
+                if not found:
+                    if taken[segment] < full:
+                        taken[segment] += 1
+                        rows[start + offset] = key
+                        yield start + offset
+                    else:
+                        yield self.put(key)
+                    break
+                offset = (offset + 1) & within
+            else:
+                yield start + offset
 
     def find_many(self, keys: Keys) -> Rows:
         """Return the row of each key; where there is none, of an empty row."""

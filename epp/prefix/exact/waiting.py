@@ -10,11 +10,11 @@ remembered: it may be gone before it has a name.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from epp.prefix.exact.events import Stored
-from epp.prefix.exact.handles import MOST_COPIES, handle, salt
+from epp.prefix.exact.handles import MOST_COPIES, handle, handles, salt
 
 MOST_BYTES = 64 << 20
 EVENT_BYTES = 600  #: of a waiting event beside its tokens
@@ -103,6 +103,13 @@ class Waiting:
             return 0
         self._room.count(self, -HASH_BYTES)
         return copies
+
+    def claim_each(self, engines: Sequence[int], where: int) -> Iterator[tuple[int, int]]:
+        """Yield each engine's hash, ``where`` as `salt` says, with what `claim` returns if not 0."""
+        if self._copies:
+            for engine, key in zip(engines, handles(engines, where), strict=True):
+                if key in self._copies and (copies := self.claim(key)):
+                    yield engine, copies
 
     def release(self, parent: int) -> None:
         """Let the events that waited for ``parent`` be `ready`."""

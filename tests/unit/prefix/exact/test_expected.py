@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from epp.prefix.exact import expected
 from epp.prefix.exact.events import Removed, Tier
 from epp.prefix.exact.index import ExactIndex
@@ -178,3 +180,16 @@ def test_another_tier_does_not_hide_that_the_gpu_is_expected_to():
     assert of.look_up(prompt(0, 16)).lower == {A: (0, 0, 1, 0, 0)}
     of.expect(A, chain(of, 0, 16), until=2.0)
     assert of.look_up(prompt(0, 16)).lower == {A: (0, 1, 0, 0, 0)}
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_of_what_is_told_all_that_was_expected_is_known_and_the_rest_expected_still(twice: bool):
+    of = index()
+    of.apply(A, [stored(0, 1)])
+    of.expect(A, chain(of, 0, 64), until=2.0, held=0 if twice else 1)
+    of.apply(A, [stored(0, 3)])
+    assert of.look_up(prompt(0, 64)).lower == {A: (3, 1, 0, 0, 0)}
+    of.expire(2.0)
+    assert held(of, prompt(0, 64)) == {A: 3}
+    of.apply(A, [Removed((1, 17, 33)), Removed((1,))])
+    assert of.figures()["blocks"] == 0

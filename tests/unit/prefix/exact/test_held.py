@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from epp.prefix.exact import holders
@@ -34,10 +35,19 @@ def test_many_at_once_are_as_one_after_the_other(sets: int, monkeypatch: pytest.
     for _ in range(400):
         names = [chooser.choice(NAMES) for _ in range(chooser.randrange(12))]
         where = place(chooser.randrange(4), chooser.choice([Tier.GPU, Tier.EXPECTED]))
-        if chooser.random() < 0.5:
-            many.add_all(names, where)
+        kind = chooser.choice(["add", "move", "remove"])
+        if kind == "add":
+            refused = many.add_all(names, where)
             for name in names:
                 one.add(name, where)
+            assert sets == 6 or refused == 0
+        elif kind == "move":
+            other = place(chooser.randrange(4), Tier.CPU)
+            refused = many.move_all(names, where, other)
+            for name in names:
+                one.add(name, other)
+                one.remove(name, where)
+            assert sets == 6 or refused == 0
         else:
             many.remove_all(names, where)
             for name in names:
@@ -47,3 +57,21 @@ def test_many_at_once_are_as_one_after_the_other(sets: int, monkeypatch: pytest.
         assert many.count == sum(any(each) for each in planes(many)[1:])
         counted = {set_: count for set_, count in enumerate(many.holders._uses) if count and set_}
         assert counted == uses(many)
+
+
+def test_blocks_whose_holders_there_is_no_room_for_are_counted():
+    of = Blocks(4, 2)  # nobody, and one set more
+    assert of.has_room(0)
+    assert not of.has_room(1)
+    assert of.add_all([1, 2], place(0, Tier.GPU)) == 0
+    assert of.add_all([2, 3, 3], place(1, Tier.GPU)) == 3
+    assert of.add_all([1, 2], place(0, Tier.GPU)) == 0  # they were there
+
+
+def test_sets_one_by_one_are_those_of_all_at_once():
+    of = Blocks(4, 1000)
+    of.add_all([0, 5, 7], place(0, Tier.GPU))
+    of.add_all([5], place(1, Tier.GPU))
+    chain = [1, 5, 6, 7]  # 0 is read as 1
+    assert list(of.sets_each(chain)) == of.sets(np.array(chain, np.uint64)).tolist()
+    assert list(of.sets_each([0])) == list(of.sets_each([1])) != [NOBODY]

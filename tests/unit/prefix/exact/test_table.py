@@ -127,3 +127,18 @@ def test_memory_grows_with_what_is_used_only():
 @pytest.mark.parametrize("key", [1, 2**64 - 1, 2**63])
 def test_an_empty_table_finds_nothing(key: int):
     assert Table(slab()).find(key) == ABSENT
+
+
+@given(st.lists(st.lists(KEYS | FEW, max_size=40), max_size=12), st.integers(1, 40))
+@settings(deadline=None)
+def test_keys_one_after_the_other_are_as_each_alone(batches: list[list[int]], segments: int):
+    one, many = slab(segments), slab(segments)
+    single, table = Table(one), Table(many)
+    for batch in batches:
+        refused = [put(single, one, key, at) for at, key in enumerate(batch)]
+        for at, row in enumerate(table.put_each(batch)):
+            assert (row != ABSENT) is refused[at]
+            if row != ABSENT:
+                many.columns[0][row], many.columns[1][row] = at, 1
+        assert alive(table, many) == alive(single, one)
+        assert list(table.find_each(batch)) == [table.find(key) for key in batch]

@@ -49,8 +49,7 @@ EXACT = f"""\
 """
 
 
-ESTIMATED = """\
-plugins:
+ESTIMATED_INDEX = """\
 - type: approx-prefix-cache-producer
   parameters:
     autoTune: false
@@ -58,7 +57,10 @@ plugins:
     lruCapacityPerServer: 31250
     maxPrefixTokensToMatch: 0
     maxPrefixBlocksToMatch: 256
-- type: queue-scorer
+"""
+ESTIMATED = f"""\
+plugins:
+{ESTIMATED_INDEX}- type: queue-scorer
 - type: kv-cache-utilization-scorer
 - type: prefix-cache-scorer
 """
@@ -118,6 +120,10 @@ POLICIES: Mapping[str, tuple[str, str]] = {
     "llm-d-2-1-1-exact": (_scorers(1, 1, 2, EXACT), EVENTS),
     "llm-d-1-1-1": (_scorers(1, 1, 1, APPROXIMATE), "prefix, queue and KV alike"),
     "llm-d-estimated": (ESTIMATED, "1, 1, 1 with the fixed index of llm-d's published benchmark"),
+    "llm-d-estimated-2-1-1": (
+        _scorers(1, 1, 2, ESTIMATED_INDEX),
+        "the same index, prefix 2, queue 1, KV 1",
+    ),
     "llm-d-load": (_scorers(1, 1, 0, APPROXIMATE), "queue and KV only"),
     "llm-d-sticky": (_sticky(APPROXIMATE), "llm-d's affinity filter, then token load"),
     "llm-d-sticky-exact": (_sticky(EXACT), EVENTS),

@@ -35,7 +35,7 @@ POLICIES: Mapping[str, str] = {
     "llmd_73_capacity/precise-scheduling": "llm-d-2-2-3-exact",
     "precise-scheduling": "llm-d-2-1-1-exact",
     "estimated-scheduling": "llm-d-estimated",
-    "default-scheduling": "llm-d-2-1-1",
+    "default-scheduling": "llm-d-estimated-2-1-1",
     "load-scheduling": "llm-d-load",
     "random-scheduling": "random",
 }

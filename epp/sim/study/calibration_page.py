@@ -91,7 +91,7 @@ def regime(point: Point) -> str:
 def _head(fit: str, found: Numbers) -> str:
     return (
         "# The simulator against published benchmarks\n\n"
-        "Made by `make calibration-report ANCHORS=FILE`; see [simulator.md](simulator.md). Measured by "
+        "Made by `make calibration-report ANCHORS=FILE LOGS=...`; see [simulator.md](simulator.md). Measured by "
         "others on real GPUs, simulated here. Five numbers of the engines are fitted to one curve, "
         f"`{fit}`; all others are predicted with them.\n\n"
         f"Fitted: prefill {found.prefill:.3g} and decode {found.decode:.3g} times the profile's, "

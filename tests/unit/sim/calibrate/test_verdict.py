@@ -124,6 +124,13 @@ def test_classes_and_lost_requests_speak_against_it_but_not_a_handful() -> None:
     ]
 
 
+def test_a_number_of_which_a_log_tells_nothing_stays_near_what_is_usual() -> None:
+    """Prefill and seconds a request are one wait here: left free, prefill went to 2.7."""
+    found = fit(SCENARIO, demand_measured(answered(SCENARIO, alike(60), TRUE)), calls=40)
+    assert found.after.loss < 0.01
+    assert 0.7 < found.numbers.prefill < 1.3
+
+
 def test_a_log_worked_out_by_hand_gives_prefill_and_step_back() -> None:
     """Requests alone on a H100: what the table's line says, prefill 1.4 and 15 ms a step, 30 ms each."""
     records = []
@@ -189,7 +196,7 @@ def test_a_check_that_fails_is_told_by_a_warning_and_the_exit_status(
     log = write(tmp_path / "log.csv", trace)
     slow = write(tmp_path / "slow.csv", trace, slower=1.5)
     out = tmp_path / "found.json"
-    assert main(["sim", "calibrate", str(tmp_path / "fleet.yaml"), log, "--runs", "12",
+    assert main(["sim", "calibrate", str(tmp_path / "fleet.yaml"), log, "--runs", "24",
                  "--check", slow, "--json", str(out)]) == 1  # fmt: skip
     told = msgspec.json.decode(out.read_bytes())
     assert told["good"] is False

@@ -15,12 +15,14 @@ import msgspec
 
 from epp.clock import Clock
 from epp.errors import ConfigError
+from epp.headers import SESSION_ID
 from epp.model import Ending, EndpointId, InferenceRequest, Outcome, Pick
 from epp.recording.keys import KEY_BYTES, Names
 from epp.recording.notes import Fact, Notes
 from epp.recording.slots import Slots
 from epp.recording.writer import RollingFile, Writer
 
+MOST_ID_CHARS = 256  #: longer ids are no ids; they would be kept until they are written
 TELL_SECONDS = 60.0  #: between warnings about what is dropped
 
 log = logging.getLogger(__name__)
@@ -112,24 +114,31 @@ def fact_of(
     match, usage, chosen = request.match(), ending.usage, pick.endpoints[0]
     served = next((e for e in pick.endpoints if e.address == ending.served), chosen)
     first = ending.first_byte_at
+    counted = usage.prompt_tokens if usage else None
     return Fact(
         at=since_1970 + request.arrived_at,
         ended_at=since_1970 + ending.at,
-        input_tokens=request.prompt_tokens,
+        input_tokens=request.prompt_tokens or counted or 0,
         output_tokens=(usage.completion_tokens if usage else None) or 0,
         chain=match.blocks if match else (),
         block_tokens=match.block_tokens if match else 0,
-        session=request.session,
+        session=request.session or _session(request),
         tenant=request.flow,
         business=request.objective,
         ttft=None if first is None else first - request.arrived_at,
-        counted_tokens=usage.prompt_tokens if usage else None,
+        counted_tokens=counted,
         cached_tokens=usage.cached_tokens if usage else None,
         predicted_tokens=match.held.get(served.id, 0) * match.block_tokens if match else None,
         slot=slots.get(served.id),
         reason=_reason(request, pick) if served is chosen else "moved",
         outcome="" if ending.outcome is Outcome.COMPLETED else ending.outcome.value,
     )
+
+
+def _session(request: InferenceRequest) -> str:
+    """The client's id of the session, where no plugin reads one."""
+    told = request.headers.get(SESSION_ID, "")
+    return told if len(told) <= MOST_ID_CHARS else ""
 
 
 def _reason(request: InferenceRequest, pick: Pick) -> str:

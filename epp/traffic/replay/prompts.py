@@ -44,12 +44,15 @@ class Prompts:
         self._block: Callable[[str, int], tuple[int, ...]] = lru_cache(BLOCKS)(self._draw)
 
     def of(self, record: Record, name: str) -> Prompt:
-        """Return the prompt of ``record``; ``name`` tells its unshared rest from all others'."""
+        """Return the prompt of ``record``; ``name`` tells its unshared rest from all others'.
+
+        It has at least one token: engines refuse prompts of none.
+        """
         parts: list[int] = []
         blocks = full_blocks(record, self._tokens)
         for each in blocks:
             parts += self._block(f"b{each}", self._tokens)
-        rest = record.input_tokens - len(parts)
+        rest = max(record.input_tokens, 1) - len(parts)
         parts += self._draw(f"r{name}", rest)
         if self._kind == "tokens":
             return [FIRST_ID + each for each in parts]

@@ -9,7 +9,7 @@ import pytest
 
 from epp.errors import ConfigError
 from epp.sim.calibrate.fit import Numbers
-from epp.sim.fleet.scenario import scenario_of
+from epp.sim.fleet.scenario import read_scenario, scenario_of
 from epp.sim.study.logs import Fit, fitted, read_logs, section_of
 from tests.unit.sim.calibrate.made import answered, busy
 
@@ -82,3 +82,10 @@ def test_a_fleet_is_told_once(tmp_path: Path) -> None:
     told = measured(tmp_path, "h100")
     with pytest.raises(ConfigError, match="h100 is there twice"):
         read_logs([told, told])
+
+
+def test_the_fleets_that_the_report_names_can_be_read() -> None:
+    folder = Path(__file__).parents[4] / "docs/fleets"
+    fleets = {path.stem: read_scenario(str(path)).fleet[0] for path in folder.glob("*.yaml")}
+    assert fleets["rtx-4090"].kv_tokens == 2588 * 16  # blocks that vLLM told of
+    assert fleets["rtx-pro-6000"].max_num_seqs == 128

@@ -27,7 +27,8 @@ and comes back in the entry.
   where it says, if there is one, and else the oldest. Of an answer that broke off we know the status,
   so an entry with another one is not of it.
 * A log that tells names has entries without: those of requests that were not ours to route, and
-  those whose client left before the gateway had our pick. See `Unseen.untaken`.
+  those whose client left before the gateway had our pick. See `Unseen.untaken`. Which kind of log it is,
+  its first name tells.
 
 An entry may overtake the end of its own stream, so it is kept for a moment (`entry.Early`).
 """
@@ -53,7 +54,8 @@ EMPTY_AFTER = 5.0
 """Seconds after which a scrape that shows an empty engine tells of an end, and not of a request
 whose upload is slow."""
 RELEASED = 4096  #: exchanges kept open without a booking: some gateways never open a log
-UNTAKEN_SECONDS = 5.0  #: at most, between a pick that came too late for its client and its entry
+ON_ITS_WAY = 0.5  #: seconds at most, until the gateway has a pick: a client that left later left it
+TOLD_AFTER = 2.0  #: seconds at most, until the gateway tells that a client left; Envoy's usual is 1
 
 
 class Knows(Protocol):
@@ -148,22 +150,17 @@ class Unseen:
     def untaken(self, entry: Entry) -> None:
         """Take an entry without a name of a log that tells names.
 
-        It is of an exchange only if the gateway never had its pick, since its client had left. Then it was
-        a new one, and no endpoint served it. Others are of requests that did not come to us.
+        It is of an exchange only if its client left while the pick was on its way: no endpoint served it
+        then, and the time fits. Others are of requests that did not come to us, or left before a pick.
         """
-        if entry.outcome is not Outcome.ABANDONED or entry.served:
-            self.strange += 1
-            return
-        waiting = self._open.get(entry.request_id)
-        if waiting is None:
-            self._early.keep(entry)
-            return
-        exchange, since = next(reversed(waiting.items()))
-        if self._clock.now() - since > UNTAKEN_SECONDS:
-            self.strange += 1
-            return
-        self._forget(exchange)
-        _end(exchange, entry)
+        if entry.outcome is Outcome.ABANDONED and not entry.served:
+            now = self._clock.now()
+            for exchange in reversed(self._open.get(entry.request_id, {})):
+                if _left_unpicked(exchange, entry.seconds or 0.0, now):
+                    self._forget(exchange)
+                    _end(exchange, entry)
+                    return
+        self.strange += 1
 
     def _forget(self, exchange: Exchange) -> None:
         self._named.pop(exchange.name, None)
@@ -238,6 +235,18 @@ def _meant(waiting: dict[Exchange, float], entry: Entry) -> Exchange | None:
             if exchange.pick.endpoints[0].address == entry.served:
                 return exchange
     return may[0] if may else None
+
+
+def _left_unpicked(exchange: Exchange, seconds: float, now: float) -> bool:
+    """Whether a client that left ``seconds`` after its request was whole may have been its.
+
+    What broke off ends soon, as abandoned: to say so sooner is not worth taking another's for it.
+    """
+    if exchange.broken:
+        return False
+    arrived_at = exchange.request.arrived_at
+    in_time = seconds <= exchange.picked_at - arrived_at + ON_ITS_WAY
+    return in_time and now - (arrived_at + seconds) <= TOLD_AFTER
 
 
 def _scraped(endpoint: Endpoint, after: float) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from epp.exchange import Exchange
-from epp.feedback.entry import LONGEST_ID, SECONDS, Entry
-from epp.feedback.unseen import UNTAKEN_SECONDS
+from epp.feedback.entry import SECONDS, Entry
+from epp.feedback.unseen import ON_ITS_WAY, TOLD_AFTER
 from epp.model import Outcome
 from tests.unit.feedback.test_unseen import World, done
 
@@ -19,6 +20,7 @@ LEFT = {
 def named(world: World, request_id: str = "r-1") -> Exchange:
     """An exchange whose name is on its way to the gateway."""
     exchange = world.exchange(request_id)
+    exchange.request = structs.replace(exchange.request, arrived_at=world.clock.now())
     world.unseen.name(exchange)
     return exchange
 
@@ -177,31 +179,45 @@ def test_a_request_that_did_not_come_to_us_ends_none_that_has_its_id() -> None:
 def test_a_client_that_left_before_its_pick_came_ends_its_request_the_newest() -> None:
     world = World()
     older, newer = adopted(world), adopted(world)
-    world.unseen.untaken(done(**LEFT))
+    world.unseen.untaken(done(seconds=0.01, **LEFT))
     assert (older.ended, newer.ended) == (False, True)
     assert world.diary.endings[0].outcome is Outcome.ABANDONED
 
 
-def test_it_may_have_been_told_before_its_stream_ended() -> None:
+def test_a_client_that_left_when_the_gateway_surely_had_the_pick_left_another_request() -> None:
     world = World()
-    exchange = named(world)
-    world.unseen.untaken(done(**LEFT))
-    world.unseen.adopt(exchange)
+    exchange = adopted(world)
+    world.clock.advance(ON_ITS_WAY + 0.1)
+    world.unseen.untaken(done(seconds=ON_ITS_WAY + 0.1, **LEFT))
+    assert (exchange.ended, world.unseen.unmatched) == (False, 1)
+    world.unseen.untaken(done(seconds=ON_ITS_WAY - 0.1, **LEFT))
     assert exchange.ended
 
 
 def test_a_request_that_was_picked_for_long_ago_had_its_pick() -> None:
     world = World()
     exchange = adopted(world)
-    world.clock.advance(UNTAKEN_SECONDS + 0.1)
-    world.unseen.untaken(done(**LEFT))
+    world.clock.advance(TOLD_AFTER + 0.1)
+    world.unseen.untaken(done(seconds=0.01, **LEFT))
     assert (exchange.ended, world.unseen.unmatched) == (False, 1)
 
 
-def test_an_endless_id_is_not_kept_whoever_left() -> None:
+def test_an_answer_that_broke_off_waits_for_its_own_entry() -> None:
     world = World()
-    world.unseen.untaken(done("x" * (LONGEST_ID + 1), **LEFT))
-    assert (world.unseen.unmatched, len(world.unseen._early)) == (1, 0)
+    exchange = broken(world)
+    world.unseen.adopt(exchange)
+    world.unseen.untaken(done(seconds=0.01, **LEFT))
+    assert not exchange.ended
+    world.unseen.entry(of(exchange, outcome=Outcome.FAILED, status=504))
+    assert world.diary.endings[0].status == 504
+
+
+def test_who_left_before_any_pick_is_not_waited_for() -> None:
+    world = World()
+    exchange = named(world)
+    world.unseen.untaken(done(seconds=0.01, **LEFT))
+    world.unseen.adopt(exchange)
+    assert (exchange.ended, world.unseen.unmatched) == (False, 1)
 
 
 # --- answers that broke off, by a gateway that tells ids only ----------------------------------

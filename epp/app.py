@@ -100,7 +100,7 @@ class App:
         )
         pools = Many if options.many_pools else One
         self.pools: One | Many = pools(shared, self.metrics, self._read)
-        self.unseen = Unseen(self.pools, self.clock)
+        self.unseen = self._unseen()
 
     async def run(self) -> int:
         """Serve until told to stop; return the exit status.
@@ -245,6 +245,14 @@ class App:
             self.metrics.live("epp_leader", lambda: {(): float(leader.leads)})
         return service
 
+    def _unseen(self) -> Unseen:
+        peers = self.peers
+        if peers is None:
+            return Unseen(self.pools, self.clock)
+        unseen = Unseen(self.pools, self.clock, run=peers.instance, forward=peers.entries.tell)
+        peers.entries.attach(unseen)
+        return unseen
+
     # --- collecting ----------------------------------------------------------------------
 
     def _collectors(self) -> dict[str, Coroutine[Any, Any, None]]:
@@ -298,7 +306,7 @@ class App:
                 "open_exchanges": len(self.unseen),
                 "reaped": self.unseen.reaped,
                 "unmatched_log_entries": self.unseen.unmatched,
-                "access_logs": self.unseen.logs_connected,
+                "access_logs": self.unseen.logs_here,
                 "buffered_bytes": service.budget.used,
                 "draining": stop.is_set(),
                 **({} if self.peers is None else {"peers": self.peers.page()}),

@@ -30,7 +30,10 @@ class Routes(Protocol):
 class Unseen(Protocol):
     """Keeps exchanges whose answer goes by without us (see `feedback.unseen`)."""
 
-    logs_connected: int  #: access logs that tell how exchanges ended
+    @property
+    def logs_connected(self) -> int:
+        """Access logs that tell how exchanges ended."""
+        ...
 
     @property
     def asks_why(self) -> bool:

@@ -22,7 +22,8 @@ Whose an entry is: request ids are the client's, who may use one for several req
 once. So each exchange has a name of our own, which goes to the gateway with the pick, as dynamic metadata,
 and comes back in the entry.
 
-* An entry with a name is that exchange's, and of no other, whatever its id.
+* An entry with a name is that exchange's, and of no other, whatever its id. If the name was given by
+  another picker, it is told to that one, where pickers tell each other (see `peers.entries`).
 * A gateway that does not take the name over tells ids only: such an entry ends one of that id that went
   where it says, if there is one, and else the oldest. Of an answer that broke off we know the status,
   so an entry with another one is not of it.
@@ -37,6 +38,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Protocol
 
@@ -56,6 +58,7 @@ whose upload is slow."""
 RELEASED = 4096  #: exchanges kept open without a booking: some gateways never open a log
 ON_ITS_WAY = 0.5  #: seconds at most, until the gateway has a pick: a client that left later left it
 TOLD_AFTER = 2.0  #: seconds at most, until the gateway tells that a client left; Envoy's usual is 1
+RUN = 16  #: characters of a name that tell who gave it
 
 
 class Knows(Protocol):
@@ -72,17 +75,29 @@ class Unseen:
     Args:
         pool: the endpoints that there are.
         clock: tells the time.
+        run: begins the names that are given here, `RUN` characters; drawn if it is not told.
+        forward: tells an entry to the picker that named its exchange; returns whether it can.
     """
 
-    def __init__(self, pool: Knows, clock: Clock) -> None:
-        self.logs_connected = 0  #: access-log streams open now
+    def __init__(
+        self,
+        pool: Knows,
+        clock: Clock,
+        *,
+        run: str = "",
+        forward: Callable[[Entry], bool] = lambda _entry: False,
+    ) -> None:
+        self.logs_here = 0  #: access-log streams open to this picker now
+        self.logs_lost = 0  #: those that ended, so far
         self.strange = 0  #: entries that cannot be of an exchange of this process, so far
         self.reaped = 0  #: exchanges ended without an entry, so far
         self._pool = pool
         self._clock = clock
         #: Begins the names that are given here: entries of other replicas' exchanges come here, too,
         #: and of those from before a restart.
-        self._run = secrets.token_hex(8)
+        self._run = run or secrets.token_hex(RUN // 2)
+        self._forward = forward
+        self._logs_elsewhere = 0  #: open to pickers that we hear
         self._names = 0  #: given so far
         self._has_no_log = False  #: an answer broke off, and nobody told why
         self._log_lost_at = -math.inf  #: when a log last ended; what it had not sent is lost
@@ -101,13 +116,32 @@ class Unseen:
 
     def log_opened(self) -> None:
         """A gateway opened its access log."""
-        self.logs_connected += 1
+        self.logs_here += 1
         self._has_no_log = False
 
     def log_closed(self) -> None:
         """It ended, however."""
-        self.logs_connected -= 1
+        self.logs_here -= 1
+        self.logs_lost += 1
         self._log_lost_at = self._clock.now()
+
+    def logs_of_others(self, opened: int, *, lost: bool) -> None:
+        """Note that logs of pickers that we hear come and go.
+
+        Args:
+            opened: how many more are open now than before; less than 0 if some ended.
+            lost: what one of them had not told us is lost.
+        """
+        self._logs_elsewhere += opened
+        if opened > 0:
+            self._has_no_log = False
+        if lost:
+            self._log_lost_at = self._clock.now()
+
+    @property
+    def logs_connected(self) -> int:
+        """Logs that may tell of our exchanges: to this picker, and to those that tell us."""
+        return self.logs_here + self._logs_elsewhere
 
     @property
     def asks_why(self) -> bool:
@@ -136,7 +170,7 @@ class Unseen:
         if entry.name:
             exchange = self._named.get(entry.name)
             if exchange is None and not entry.name.startswith(self._run):
-                self.strange += 1
+                self.strange += not self._forward(entry)
                 return
         else:
             waiting = self._open.get(entry.request_id)

@@ -1,0 +1,75 @@
+"""Entries of access logs that are of other pickers' requests: each is told to the one that picked.
+
+A gateway opens its log to one picker, which hears the ends of all requests, whoever picked. The name
+of an exchange begins with the instance of its picker (see `feedback.unseen`), so an entry is told to
+that one only, and once, however many pools they share. Pickers tell each other how many logs they
+hear, too: who hears none of its own still knows that an entry may come.
+"""
+
+from __future__ import annotations
+
+from epp.feedback.entry import Entry
+from epp.feedback.unseen import RUN, Unseen
+from epp.peers.follower import Follower
+from epp.peers.news import Logs
+
+
+class Entries:
+    """A process's, shared by its circles.
+
+    Args:
+        run: this picker's instance, which begins the names of its exchanges.
+    """
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self._unseen: Unseen | None = None
+        self._followers: dict[str, list[Follower]] = {}  # by instance, one for each pool
+
+    def attach(self, unseen: Unseen) -> None:
+        """Hand what is heard to ``unseen``."""
+        self._unseen = unseen
+
+    @property
+    def logs(self) -> Logs:
+        """The logs that gateways opened to this picker."""
+        unseen = self._unseen
+        return Logs() if unseen is None else Logs(unseen.logs_here, unseen.logs_lost)
+
+    def join(self, follower: Follower) -> None:
+        """A picker begins to follow."""
+        self._followers.setdefault(follower.instance, []).append(follower)
+
+    def leave(self, follower: Follower) -> None:
+        """It does so no more; entries that wait for it are of nobody. Twice is once."""
+        same = self._followers.get(follower.instance, [])
+        if follower in same:
+            same.remove(follower)
+            if not same:
+                del self._followers[follower.instance]
+        if self._unseen is not None:
+            self._unseen.strange += len(follower.entries)
+        follower.entries.clear()
+
+    def tell(self, entry: Entry) -> bool:
+        """Have an entry told to the picker that named its exchange; False if that cannot be."""
+        followers = self._followers.get(entry.name[:RUN])
+        return followers is not None and followers[0].log(entry)
+
+    def take(self, entry: Entry) -> None:
+        """Take one that another picker was told. Those of no exchange of ours are passed over."""
+        if self._unseen is not None and entry.name.startswith(self.run):
+            self._unseen.entry(entry)
+
+    def heard(self, before: Logs | None, now: Logs | None) -> None:
+        """Note a picker's logs, as they were and as they are; None while it is not heard.
+
+        What they tell is lost while it is not.
+        """
+        if self._unseen is None or before == now:
+            return
+        if before is None or now is None:
+            opened = (now or Logs()).open - (before or Logs()).open
+            self._unseen.logs_of_others(opened, lost=opened != 0)
+        else:
+            self._unseen.logs_of_others(now.open - before.open, lost=now.lost != before.lost)

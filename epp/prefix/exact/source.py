@@ -42,6 +42,7 @@ ROW_BYTES = 18
 COLUMNS = (np.uint64, np.uint16)  #: our name of the block; copies
 MOST_OPEN = 4096  #: ends of prompts that do not fill a block, of one engine
 MOST_GROUPS = 64  #: of caches, of one engine
+MANY = 8  #: blocks of an event, from which on it is cheaper to take in all at once
 RESUMED = 256  #: blocks of ours that waited and are named at a time
 TIERS = tuple(tier for tier in Tier if tier is not Tier.EXPECTED)
 
@@ -121,7 +122,7 @@ class Source:
             return
         target = self._target(event.tier, event.group)
         self._shelf.removed += len(event.hashes)
-        if not self._pieces.used and not self._has_parts:
+        if len(event.hashes) >= MANY and not self._pieces.used and not self._has_parts:
             gone = self._rows.release(event.hashes, target.salt, self._waiting)
             self._shelf.blocks.remove_all(gone, target.place)
             return
@@ -244,7 +245,8 @@ class Source:
         size = event.block_tokens * BYTES_PER_TOKEN
         tokens, hold, digest = event.tokens, self._hold, xxh3_64_intdigest
         target = self._target(event.tier, event.group)
-        if not waited and not target.others and self._shelf.blocks.has_room(len(event.hashes)):
+        many = len(event.hashes) >= MANY and not waited and not target.others
+        if many and self._shelf.blocks.has_room(len(event.hashes)):
             return self._name_all(event, name, target)
         at = 0
         for number, engine in enumerate(event.hashes):

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model import EndpointId
+from epp.feedback.entry import Entry
+from epp.formats.usage import MOST
+from epp.model import EndpointId, Outcome, Usage
 from epp.peers import wire
-from epp.peers.news import Batch, Computed, Event, Over, Sent
+from epp.peers.news import Batch, Computed, Event, Logged, Logs, Over, Sent
 from epp.peers.v1 import peers_pb2 as pb
 
 TOKENS = st.integers(0, 2**32 - 1)
@@ -36,21 +38,47 @@ OVER = st.builds(
     number=NUMBERS, first_seconds=st.none() | TIMES, seconds=TIMES, completed=st.booleans(),
     prompt_tokens=st.none() | TOKENS, cached_tokens=st.none() | TOKENS,
 )  # fmt: skip
-EVENTS = st.lists(SENT | SPLIT | OVER | st.builds(Computed, NUMBERS), max_size=80)
+COUNTS = st.none() | st.integers(0, MOST - 1)
+SECONDS = st.none() | st.floats(0, allow_nan=False, allow_infinity=False)
+WORDS = st.none() | st.integers(1, 2**32 - 1)
+LOGGED = st.builds(
+    Logged,
+    st.builds(
+        Entry,
+        request_id=st.just(""), name=st.text(st.characters(max_codepoint=127), min_size=1),
+        outcome=st.sampled_from(Outcome), status=WORDS, served=NAMES, attempts=WORDS,
+        response_bytes=st.none() | NUMBERS, first_byte_seconds=SECONDS, seconds=SECONDS,
+        usage=st.none() | st.builds(Usage, COUNTS, COUNTS, COUNTS).filter(lambda u: u != Usage()),
+        streamed=st.booleans(), flags=NAMES,
+    ),
+)  # fmt: skip
+EVENTS = st.lists(SENT | SPLIT | OVER | LOGGED | st.builds(Computed, NUMBERS), max_size=80)
+LOGS = st.builds(Logs, TOKENS, NUMBERS)
 
 
 def read(messages: list[bytes]) -> list[Event]:
     return [e for data in messages for events in wire.unpack(data).slices() for e in events]
 
 
-@given(EVENTS, TIMES)
-def test_what_is_packed_is_read_again_in_its_order(events: list[Any], now: float) -> None:
-    messages = list(wire.pack("me", Batch(now, tuple(events)), past_told=True))
+@given(EVENTS, TIMES, LOGS)
+def test_what_is_packed_is_read_again_in_its_order(
+    events: list[Any], now: float, logs: Logs
+) -> None:
+    messages = list(wire.pack("me", Batch(now, tuple(events)), logs, past_told=True))
     assert read(messages) == events
     news = [wire.unpack(data) for data in messages]
-    assert {(each.instance, each.now) for each in news} == {("me", now)}
+    assert {(each.instance, each.now, each.logs) for each in news} == {("me", now, logs)}
     assert [each.past_told for each in news] == [False] * (len(news) - 1) + [True]
     assert sum(map(len, news)) == len(events)
+
+
+def entry(number: int) -> Entry:
+    return Entry(
+        request_id="", name=f"{number:028x}", outcome=Outcome.FAILED, status=503,
+        served=f"10.0.0.{number % 100}:8000", response_bytes=2**40, usage=Usage(8000, 900, 7000),
+        first_byte_seconds=0.1, seconds=2.5, streamed=True, attempts=2,
+        flags="upstream_remote_reset",
+    )  # fmt: skip
 
 
 def test_many_events_go_into_many_messages_of_bounded_size() -> None:
@@ -61,6 +89,10 @@ def test_many_events_go_into_many_messages_of_bounded_size() -> None:
     assert max(sizes) < wire.MOST_BYTES + 17 * 1024
     small = tuple(Computed(i) for i in range(10_000))
     assert max(map(len, wire.pack("me", Batch(1.0, small)))) < wire.MOST_BYTES
+    entries = tuple(Logged(entry(i)) for i in range(1000))
+    messages = list(wire.pack("me", Batch(1.0, entries)))
+    assert max(map(len, messages)) < 1.2 * wire.MOST_BYTES
+    assert sum(map(len, messages)) < 1000 * 120
 
 
 def test_names_are_told_once_a_message() -> None:
@@ -80,8 +112,9 @@ def test_events_are_read_some_at_a_time() -> None:
 
 
 def test_a_heartbeat_says_who_and_when() -> None:
-    news = wire.unpack(wire.heartbeat("me", 5.0))
+    news = wire.unpack(wire.heartbeat("me", 5.0, Logs(2, 3)))
     assert (news.instance, news.now, len(news), news.past_told) == ("me", 5.0, 0, False)
+    assert news.logs == Logs(2, 3)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +153,14 @@ def test_a_byte_that_is_changed_is_read_or_refused(events: list[Any], at: int, b
             assert math.isfinite(event.at)
         if isinstance(event, Over):
             assert math.isfinite(event.seconds)
+        if isinstance(event, Logged):
+            told = event.entry
+            assert told.name.isascii()
+            assert told.seconds is None or 0 <= told.seconds < math.inf
+
+
+def logged(**facts: Any) -> pb.News:
+    return pb.News(instance="me", events=[pb.Event(logged=pb.Logged(**facts))])
 
 
 @pytest.mark.parametrize(
@@ -132,8 +173,20 @@ def test_a_byte_that_is_changed_is_read_or_refused(events: list[Any], at: int, b
         pb.News(instance="me", names=["a"], events=[pb.Event(sent=pb.Sent(at=math.inf))]),
         pb.News(instance="me", events=[pb.Event(over=pb.Over(seconds=math.nan))]),
         pb.News(instance="me", events=[pb.Event(over=pb.Over(first_seconds=-math.inf))]),
+        logged(),
+        logged(exchange="é"),
+        logged(exchange="x" * 128),
+        logged(exchange="x", served=0),
+        logged(exchange="x", flags=7),
+        logged(exchange="x", seconds=math.nan),
+        logged(exchange="x", seconds=-0.5),
+        logged(exchange="x", first_seconds=math.inf),
+        logged(exchange="x", prompt_tokens=MOST),
+        logged(exchange="x", completion_tokens=1, cached_tokens=2**64 - 1),
     ],
-    ids=["nobody", "no time", "no endpoint", "no prefill", "sent never", "over never", "first never"],
+    ids=["nobody", "no time", "no endpoint", "no prefill", "sent never", "over never", "first never",
+         "an entry of nothing", "of no name", "of a long name", "served by none", "cut off by none",
+         "no duration", "one below 0", "a first byte never", "too many tokens", "far too many"],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(message: pb.News) -> None:
     with pytest.raises(ValueError):

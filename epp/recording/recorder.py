@@ -164,7 +164,7 @@ def _secret(path: str) -> bytes:
     if not path:
         return os.urandom(KEY_BYTES)
     try:
-        secret = Path(path).read_bytes().strip()
+        secret = Path(path).read_bytes()  # as it is: random bytes may look like white space
     except OSError as error:
         raise ConfigError(f"cannot read the recording's key: {error}") from error
     if len(secret) < KEY_BYTES:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from epp.clock import ManualClock
+from epp.errors import ConfigError
 from epp.model import Ending, Endpoint, EndpointId, InferenceRequest, Outcome, Pick, Usage
-from epp.recording.recorder import MOST_ID_CHARS, fact_of
+from epp.recording.recorder import MOST_ID_CHARS, Recorder, Settings, fact_of
 from epp.recording.slots import Slots
 
 POD = Endpoint(id=EndpointId("a"), host="10.0.0.1", port=8000)
@@ -29,6 +33,15 @@ def test_the_client_s_session_is_followed_whether_or_not_a_plugin_reads_it() -> 
     assert kept(asked(header, session="read by a plugin"))[0] == "read by a plugin"
     assert kept(asked({}))[0] == ""
     assert kept(asked({"x-session-id": "x" * (MOST_ID_CHARS + 1)}))[0] == ""
+
+
+def test_a_key_of_random_bytes_may_end_in_what_looks_like_white_space(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b" " + b"k" * 30 + b"\n")
+    Recorder(Settings(file=str(tmp_path / "r"), key_file=str(key)), ManualClock())
+    key.write_bytes(b"k" * 31)
+    with pytest.raises(ConfigError, match="at least 32 bytes, this one 31"):
+        Recorder(Settings(file=str(tmp_path / "r"), key_file=str(key)), ManualClock())
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from epp.errors import ConfigError
 from epp.local.fleet import free_port
+from epp.model import EndpointId
 from epp.peers import circle, follower, link, sharing, wire
 from epp.peers.places import Target, look_up
 from epp.peers.sharing import Settings
@@ -240,19 +241,21 @@ def test_nothing_is_heard_before_the_endpoints_are_known() -> None:
 
     async def main() -> None:
         ports = [free_port() for _ in range(2)]
-        old, new = (Picker(port, ports) for port in ports)
-        new.lane.pool.synced = False
+        old, new = (Picker(port, ports, ("p", "q")) for port in ports)
+        late, other = new.lanes["p"], new.lanes["q"]
+        late.pool.synced = False
         for name in NAMES:
-            new.lane.pool.remove(name)  # type: ignore[arg-type]
+            late.pool.remove(EndpointId(name))
         await old.start()
         await new.start()
         try:
-            exchange = await old.lane.send()
-            await old.hears(new)
-            assert not new.circle.followed
-            new.lane.sync()
-            await until(lambda: bool(new.lane.booked()))
-            exchange.complete()
+            exchanges = [await each.send() for each in old.lanes.values()]
+            await until(lambda: bool(other.booked()))
+            assert not late.circle.followed
+            late.sync()
+            await until(lambda: bool(late.booked()))
+            for exchange in exchanges:
+                exchange.complete()
         finally:
             await new.stop()
             await old.stop()

@@ -27,6 +27,14 @@ def test_what_was_long_ago_is_forgotten_since_clocks_drift() -> None:
     assert late > 100.0
 
 
+def test_the_quickest_of_the_window_before_counts_until_this_one_is_over() -> None:
+    offset = Offset()
+    offset.see(100.0, 0.0)  # the quickest
+    for second in range(1, int(WINDOW) + 2):  # all others take half a second more
+        assert offset.see(100.5 + second, float(second)) == pytest.approx(100.0)
+        assert offset.lag == pytest.approx(0.5)
+
+
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 5)), min_size=1))
 def test_a_time_of_theirs_is_never_later_than_the_message_that_tells_it(
     steps: list[tuple[float, float]],

@@ -12,6 +12,7 @@ short where lists are long: a trace of coding agents shrinks to a four-hundredth
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 import msgspec
@@ -182,7 +183,7 @@ def shortened(ids: Iterable[int]) -> Runs:
 
 def expanded(runs: Runs) -> tuple[int, ...]:
     """Return the ids that ``runs`` stand for."""
-    return tuple(each for first, count in runs for each in range(first, first + count))
+    return tuple(chain.from_iterable([range(first, first + count) for first, count in runs]))
 
 
 def _seconds(milliseconds: float | None) -> float | None:

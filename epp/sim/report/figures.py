@@ -79,14 +79,18 @@ def summarize(outcome: Outcome, goals: Goals, warm_up: float = 0.0) -> Summary:
     """Add up a run, without what came within ``warm_up`` seconds of its beginning."""
     stories = [story for story in outcome.stories if story.at >= warm_up]
     seconds = max(outcome.seconds - warm_up, 1e-9)
+    every = figures_of(stories, goals, seconds)
+    classes = {story.business for story in stories}
     return Summary(
         outcome.policy,
         outcome.seed,
         outcome.seconds,
         outcome.cpu_seconds,
-        figures_of(stories, goals, seconds),
+        every,
         routing_of(stories, outcome),
-        _by([(story.business, story) for story in stories], goals, seconds),
+        dict.fromkeys(classes, every)
+        if len(classes) == 1
+        else _by([(story.business, story) for story in stories], goals, seconds),
         _by([(story.tenant, story) for story in stories if story.tenant], goals, seconds),
     )
 

@@ -11,6 +11,7 @@ import msgspec
 from rich.progress import Progress, TimeElapsedColumn
 
 from epp.errors import ConfigError
+from epp.process import garbage
 from epp.sim.baselines.catalog import policy_of
 from epp.sim.demand.traffic import Demand, demand_of
 from epp.sim.fleet.run import run
@@ -50,7 +51,8 @@ def run_and_show(parsed: argparse.Namespace) -> int:
         )
         cases.append((other.policy, other))
     _check(parsed, [policy for policy, _ in cases])
-    runs = simulated(cases)
+    with garbage.seldom():
+        runs = simulated(cases)
     grouped = [runs[i :: len(cases)] for i in range(len(cases))]
     differences = _difference(grouped) if parsed.compare else []
     _print(runs, grouped, differences)

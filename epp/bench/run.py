@@ -193,6 +193,8 @@ INSIDE: Mapping[str, Callable[[float], Measured]] = {
     "prefill_200rps": _prefill,
     "peers_tell": partial(_inside, peers.tell),
     "peers_hear": partial(_inside, peers.hear),
+    "peers_tell_entry": partial(_inside, peers.tell_entry),
+    "peers_hear_entry": partial(_inside, peers.hear_entry),
     "kv_ingest": partial(_inside, kv.ingest),
     "kv_lookup_8k_1000": partial(_inside, kv.look_up_8k),
     "kv_lookup_128k": partial(_inside, kv.look_up_128k),

@@ -4,21 +4,15 @@ picker as a process is wired, which `test_peers_processes` has."""
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from epp.errors import ConfigError
 from epp.local.fleet import free_port
 from epp.model import EndpointId
-from epp.peers import circle, follower, link, sharing, wire
-from epp.peers.places import Target, look_up
-from epp.peers.sharing import Settings
-from tests.support.certificates import Authority
+from epp.peers import circle, follower, link, wire
 from tests.support.peers import NAMES, Picker, following, pickers, until
 
 
@@ -327,147 +321,5 @@ def test_what_is_no_request_is_refused(request_: bytes, code: grpc.StatusCode) -
                 assert error.value.code() is grpc.StatusCode.ALREADY_EXISTS
             assert not one.circle.followers
             assert not one.circle.followed
-
-    run(main())
-
-
-# --- TLS -----------------------------------------------------------------------------------
-
-
-def certificates(folder: Path, name: str, authority: Authority) -> Path:
-    """A directory as a secret of cert-manager has it."""
-    made = folder / name
-    made.mkdir()
-    certificate, key = authority.issue(name)
-    (made / "tls.crt").write_bytes(certificate.read_bytes())
-    (made / "tls.key").write_bytes(key.read_bytes())
-    (made / "ca.crt").write_bytes(authority.path.read_bytes())
-    return made
-
-
-def test_pickers_tell_each_other_by_mutual_tls_and_nobody_of_another_authority(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
-    right, wrong = (certificates(tmp_path, *each) for each in (("a", ours), ("b", theirs)))
-    half = tmp_path / "half"  # it trusts us, and is not trusted
-    shutil.copytree(wrong, half)
-    shutil.copy(right / "ca.crt", half)
-
-    async def main() -> None:
-        async with pickers(2, certificates=right) as (one, other):
-            exchange = await one.lane.send()
-            await until(lambda: bool(other.lane.booked()))
-            exchange.complete()
-            ports = [free_port() for _ in range(3)]
-            strangers = [
-                Picker(port, (one.port, other.port), certificates=folder)
-                for port, folder in zip(ports, (wrong, half, None), strict=True)
-            ]
-            for each in strangers:
-                await each.start()
-            said = "is not heard"
-            await until(lambda: caplog.text.count(said) >= 2 * len(strangers))
-            for each in strangers:
-                assert not each.circle.followed
-                await each.stop()
-            assert len(one.circle.followers) == len(other.circle.followers) == 1
-            assert caplog.text.count(said) == 2 * len(
-                strangers
-            )  # each once, however often it tries
-
-    run(main())
-
-
-def test_certificates_are_read_again_when_they_have_changed(tmp_path: Path) -> None:
-    first, second = Authority(tmp_path, "first"), Authority(tmp_path, "second")
-    folders = [certificates(tmp_path, name, first) for name in ("a", "b")]
-
-    async def main() -> None:
-        ports = [free_port() for _ in range(2)]
-        one, other = (
-            Picker(port, ports, certificates=folder)
-            for port, folder in zip(ports, folders, strict=True)
-        )
-        await one.start()
-        await other.start()
-        try:
-            await one.hears(other)
-            for number, folder in enumerate(folders):
-                newer = certificates(tmp_path, f"newer-{number}", second)
-                for name in ("ca.crt", "tls.key", "tls.crt"):
-                    shutil.copy(newer / name, folder)
-            await other.stop()
-            await until(lambda: not one.circle.followed)
-            await other.start()
-            await one.hears(other)
-            await other.hears(one)
-        finally:
-            await one.stop()
-            await other.stop()
-
-    run(main())
-
-
-@pytest.mark.parametrize("missing", ["tls.crt", "tls.key", "ca.crt"])
-def test_a_file_of_the_certificate_that_is_missing_ends_the_start(
-    tmp_path: Path, missing: str
-) -> None:
-    folder = certificates(tmp_path, "a", Authority(tmp_path))
-    (folder / missing).unlink()
-    with pytest.raises(ConfigError, match=missing):
-        Picker(0, (1,), certificates=folder)
-
-
-# --- names ---------------------------------------------------------------------------------
-
-
-def test_pickers_come_and_go_with_the_addresses_of_a_name(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    monkeypatch.setattr(sharing, "LOOK_UP_SECONDS", 0.05)
-    port = free_port()
-    answers: list[frozenset[str] | None] = [None]
-
-    async def look_up(target: Target) -> frozenset[str] | None:
-        assert target == Target("pickers", port)
-        return answers[0]
-
-    monkeypatch.setattr(sharing, "look_up", look_up)
-
-    async def main() -> None:
-        old, new, far = (Picker(port, (), listens=f"127.0.0.{i}") for i in (1, 2, 3))
-        for each in (old, new, far):
-            each.sharing._settings = Settings(
-                (Target("pickers", port),), each.sharing._settings.host, port
-            )
-            await each.start()
-        try:
-            answers[0] = frozenset(f"127.0.0.{i}:{port}" for i in (1, 2))
-            await old.hears(new)
-            words = "the name pickers cannot be looked up"
-            before, answers[0] = caplog.text.count(words), None  # the name server has a bad moment
-            await until(lambda: caplog.text.count(words) == before + 3)  # once each
-            exchange = await new.lane.send()
-            await until(lambda: bool(old.lane.booked()))
-            answers[0] = frozenset(f"127.0.0.{i}:{port}" for i in (1, 3))
-            await old.hears(far)
-            assert not old.lane.booked()
-            exchange.complete()
-            assert f"peer at 127.0.0.2:{port} is gone" in caplog.text
-        finally:
-            for each in (old, new, far):
-                await each.stop()
-
-    run(main())
-
-
-def test_a_host_stands_for_all_of_its_addresses() -> None:
-    async def main() -> None:
-        assert await look_up(Target("127.0.0.1", 5)) == {"127.0.0.1:5"}
-        assert await look_up(Target("::1", 5)) == {"[::1]:5"}
-        assert await look_up(Target("nobody.invalid", 5)) is None
-        assert (await look_up(Target("localhost", 5)) or frozenset()) & {"127.0.0.1:5", "[::1]:5"}
 
     run(main())

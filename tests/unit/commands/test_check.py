@@ -108,7 +108,9 @@ def test_warnings_are_told_and_are_no_errors(
     files = written(tmp_path, old=OLD, ignored=IGNORED)
     assert check(files) == 0
     out = capsys.readouterr().out
-    assert "  warning: plugin 'local-syncer' is ignored: --peers makes pickers tell each other" in out
+    assert (
+        "  warning: plugin 'local-syncer' is ignored: --peers makes pickers tell each other" in out
+    )
     assert "inference.networking.x-k8s.io/v1alpha1" in out
     old, ignored = as_json(capsys, files)
     assert len(old["warnings"]) == 1

@@ -29,6 +29,7 @@ from epp.sidecar.metrics import Metrics
 from epp.sidecar.options import SidecarOptions
 from epp.sidecar.proxy import Proxy
 from epp.telemetry import log as logs
+from epp.telemetry.http_faults import http_log
 
 LOOK_SECONDS = 0.05  #: between two looks at what is left, when ending
 LINGER = 1.0  #: seconds for which requests may still come after the end was asked for
@@ -129,6 +130,7 @@ class Sidecar:
             app,
             handler_cancellation=True,
             access_log=None,
+            logger=http_log,
             auto_decompress=False,
             shutdown_timeout=LINGER,
             max_line_size=LINE_BYTES,

@@ -36,6 +36,7 @@ from epp.sim.transfer import params
 from epp.sim.transfer.fetches import Fetches
 from epp.sim.transfer.params import Crashed
 from epp.sim.transfer.transfers import Transfers, too_few
+from epp.telemetry.http_faults import http_log
 
 if TYPE_CHECKING:
     from epp.sim.publisher import Publisher
@@ -105,7 +106,8 @@ class EngineServer:
         await self.transfers.start()
         self._expiry = asyncio.get_running_loop().create_task(self._expire())
         self._runner = web.AppRunner(
-            self._app(), handler_cancellation=True, access_log=None, shutdown_timeout=GRACE,
+            self._app(), handler_cancellation=True, access_log=None, logger=http_log,
+            shutdown_timeout=GRACE,
             auto_decompress=False,  # vLLM reads no compressed body either
         )  # fmt: skip
         await self._runner.setup()

@@ -10,17 +10,16 @@ encoded in a thread, so that no scrape of ours stops a request.
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
-from aiohttp.http_exceptions import BadHttpMessage
 
 from epp.model import Endpoint
 from epp.page import document
+from epp.telemetry.http_faults import http_log
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.text import encode_json
 
@@ -32,18 +31,6 @@ NOT_SECRET = frozenset({"tokens", "max_tokens"})
 
 Page = Callable[[], Any]
 Middleware = Callable[..., Coroutine[Any, Any, web.StreamResponse]]  #: see `web.middleware`
-
-
-class _OurFaults(logging.Filter):
-    """Leaves out what a client sent that is no HTTP: anybody may, and the complaint quotes it."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter.filter`."""
-        return not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage))
-
-
-_http_log = logging.getLogger(f"{__name__}.http")
-_http_log.addFilter(_OurFaults())
 
 
 class Live(Protocol):
@@ -112,7 +99,7 @@ class AdminServer:
             OSError: the address cannot be bound.
         """
         runner = web.AppRunner(
-            self._app(), access_log=None, logger=_http_log, shutdown_timeout=GRACE_SECONDS
+            self._app(), access_log=None, logger=http_log, shutdown_timeout=GRACE_SECONDS
         )
         await runner.setup()
         try:

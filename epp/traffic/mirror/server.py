@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 
 import aiohttp
 import yarl
@@ -18,17 +17,12 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import generate_latest
 
+from epp.telemetry.http_faults import http_log
 from epp.traffic.mirror.options import MirrorOptions
 from epp.traffic.mirror.sampling import Sampling, forwarded
 
 CLOSE_SECONDS = 1.0
 METRICS_PATH = "/-/metrics"  #: a model server's /metrics may be asked through the gateway
-
-
-def _silent() -> logging.Logger:
-    logger = logging.Logger("mirror")  # noqa: LOG001 - one that nobody configures
-    logger.disabled = True
-    return logger
 
 
 class Mirror:
@@ -66,10 +60,10 @@ class Mirror:
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        # A body goes on as it came, compressed or not; and aiohttp's errors quote what clients sent.
+        # A body goes on as it came, compressed or not.
         self._runner = web.AppRunner(
             app, access_log=None, shutdown_timeout=CLOSE_SECONDS, auto_decompress=False,
-            logger=_silent(),
+            logger=http_log,
         )  # fmt: skip
         await self._runner.setup()
         where = (self._options.listen_host, self._options.listen_port)

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import io
 import json
+import logging
 from typing import Any
 
 import aiohttp
@@ -208,6 +209,36 @@ def test_no_word_of_a_prompt_is_in_what_the_sidecar_says(caplog: pytest.LogCaptu
 
     with_sidecar(use)
     assert marker not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param("POST / HTTP/1.1\r\nHost: a\r\nbad header zebra-4711\r\n\r\n", id="header"),
+        pytest.param("zebra-4711 / HTTP/1.1\r\nHost: a\r\n\r\n", id="method"),
+        pytest.param(
+            "POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+            "zebra-4711\r\n",
+            id="chunk",
+        ),
+    ],
+)
+def test_what_is_no_http_is_not_quoted_in_the_log(
+    sent: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither by the sidecar nor by an engine that gets it."""
+
+    async def use(bench: Bench) -> None:
+        for port in (bench.sidecar.ports[0], bench.decode_port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent.encode())
+            writer.write_eof()
+            await asyncio.wait_for(reader.read(), 10.0)
+            writer.close()
+
+    with caplog.at_level(logging.DEBUG):
+        with_sidecar(use)
+    assert "zebra" not in caplog.text
 
 
 def test_an_endpoint_that_answers_without_end_is_given_up() -> None:

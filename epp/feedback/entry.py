@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import xxhash
+
 from epp.clock import Clock
 from epp.exchange import Exchange, Told
 from epp.feedback.logged import as_logged
@@ -22,6 +24,11 @@ class Entry(Told, frozen=True):
     status: int | None = None
     served: str = ""  #: ``host:port`` of the endpoint that answered
     name: str = ""  #: of the exchange, if the gateway took our pick and tells names
+
+
+def digest(request_id: str) -> int:
+    """Return 64 bits that stand for an id as it is logged: ids are the client's."""
+    return xxhash.xxh64_intdigest(request_id.encode(errors="surrogatepass"))
 
 
 def fits(exchange: Exchange, entry: Entry) -> bool:

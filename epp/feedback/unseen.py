@@ -38,13 +38,13 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Protocol
 
 from epp.clock import Clock
 from epp.exchange import Exchange
-from epp.feedback.entry import Early, Entry, fits
+from epp.feedback.entry import Early, Entry, digest, fits
 from epp.feedback.logged import as_logged
 from epp.feedback.shortfall import Shortfall
 from epp.model import Endpoint, EndpointId, Outcome
@@ -76,7 +76,8 @@ class Unseen:
         pool: the endpoints that there are.
         clock: tells the time.
         run: begins the names that are given here, `RUN` characters; drawn if it is not told.
-        forward: tells an entry to the picker that named its exchange; returns whether it can.
+        forward: tells an entry to the picker that named its exchange, or to all if it has no name;
+            returns whether it can.
     """
 
     def __init__(
@@ -188,13 +189,32 @@ class Unseen:
         then, and the time fits. Others are of requests that did not come to us, or left before a pick.
         """
         if entry.outcome is Outcome.ABANDONED and not entry.served:
-            now = self._clock.now()
-            for exchange in reversed(self._open.get(entry.request_id, {})):
-                if _left_unpicked(exchange, entry.seconds or 0.0, now):
-                    self._forget(exchange)
-                    _end(exchange, entry)
-                    return
+            exchange = _left(self._open.get(entry.request_id, {}), entry, self._clock.now())
+            if exchange is None:
+                self.strange += not self._forward(entry)
+            else:
+                self._forget(exchange)
+                _end(exchange, entry)
+            return
         self.strange += 1
+
+    def untaken_elsewhere(self, entries: Mapping[int, Entry]) -> None:
+        """Take such entries from other pickers, by the `digest` of their ids; most are not of ours.
+
+        O(exchanges of the last seconds).
+        """
+        now = self._clock.now()
+        found = []
+        for request_id, same in reversed(self._open.items()):
+            if next(reversed(same.values())) < now - TOLD_AFTER - ON_ITS_WAY:
+                break  # what is older cannot be meant
+            entry = entries.get(digest(request_id))
+            exchange = None if entry is None else _left(same, entry, now)
+            if entry is not None and exchange is not None:
+                found.append((exchange, entry))
+        for exchange, entry in found:
+            self._forget(exchange)
+            _end(exchange, entry)
 
     def _forget(self, exchange: Exchange) -> None:
         self._named.pop(exchange.name, None)
@@ -269,6 +289,12 @@ def _meant(waiting: dict[Exchange, float], entry: Entry) -> Exchange | None:
             if exchange.pick.endpoints[0].address == entry.served:
                 return exchange
     return may[0] if may else None
+
+
+def _left(same: dict[Exchange, float], entry: Entry, now: float) -> Exchange | None:
+    """Return whose client left while its pick was on its way, of those of one id: the newest."""
+    seconds = entry.seconds or 0.0
+    return next((each for each in reversed(same) if _left_unpicked(each, seconds, now)), None)
 
 
 def _left_unpicked(exchange: Exchange, seconds: float, now: float) -> bool:

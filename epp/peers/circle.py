@@ -14,7 +14,7 @@ import msgspec
 
 from epp.clock import Clock
 from epp.peers import wire
-from epp.peers.entries import Entries
+from epp.peers.entries import Entries, logged_of
 from epp.peers.follower import Follower
 from epp.peers.hearing import Hearing
 from epp.peers.news import Batch, Event, Logged, Logs, Sent
@@ -158,7 +158,7 @@ class Circle:
     def _tell_entries(self, follower: Follower, now: float) -> None:
         if not follower.entries:
             return
-        events = tuple(map(Logged, follower.entries))
+        events = tuple(map(logged_of, follower.entries))
         follower.entries.clear()
         self.counts.told_entries += len(events)
         for message in wire.pack(self._instance, Batch(now, events), self._entries.logs):
@@ -227,13 +227,16 @@ class Circle:
             self._heard[news.instance] = max(self._heard[news.instance], met.last)
 
     def _take(self, met: Met, events: Sequence[Event]) -> None:
+        logged = []
         for event in events:
             if isinstance(event, Sent):
                 if not event.over:
                     met.last = max(met.last, event.number)
             elif isinstance(event, Logged):
-                self.counts.heard_entries += 1
-                self._entries.take(event.entry)
+                logged.append(event)
+        if logged:
+            self.counts.heard_entries += len(logged)
+            self._entries.take(logged)
 
     def part(self, instance: str) -> None:
         """A picker is not heard any more."""

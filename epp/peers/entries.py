@@ -2,16 +2,19 @@
 
 A gateway opens its log to one picker, which hears the ends of all requests, whoever picked. The name
 of an exchange begins with the instance of its picker (see `feedback.unseen`), so an entry is told to
-that one only, and once, however many pools they share. Pickers tell each other how many logs they
+that one only, and once, however many pools they share. Those of clients that left before the gateway had
+the pick have no name, and are told to all by a hash of the request's id. Pickers tell each other how many logs they
 hear, too: who hears none of its own still knows that an entry may come.
 """
 
 from __future__ import annotations
 
-from epp.feedback.entry import Entry
+from collections.abc import Iterable
+
+from epp.feedback.entry import Entry, digest
 from epp.feedback.unseen import RUN, Unseen
 from epp.peers.follower import Follower
-from epp.peers.news import Logs
+from epp.peers.news import Logged, Logs
 
 
 class Entries:
@@ -52,14 +55,27 @@ class Entries:
         follower.entries.clear()
 
     def tell(self, entry: Entry) -> bool:
-        """Have an entry told to the picker that named its exchange; False if that cannot be."""
+        """Have an entry told to the picker that named its exchange; False if that cannot be.
+
+        One without a name is told to all.
+        """
+        if not entry.name:
+            return sum(same[0].log(entry) for same in self._followers.values()) > 0
         followers = self._followers.get(entry.name[:RUN])
         return followers is not None and followers[0].log(entry)
 
-    def take(self, entry: Entry) -> None:
-        """Take one that another picker was told. Those of no exchange of ours are passed over."""
-        if self._unseen is not None and entry.name.startswith(self.run):
-            self._unseen.entry(entry)
+    def take(self, logged: Iterable[Logged]) -> None:
+        """Take what other pickers were told. Those of no exchange of ours are passed over."""
+        unseen, untaken = self._unseen, {}
+        if unseen is None:
+            return
+        for each in logged:
+            if each.request is not None:
+                untaken[each.request] = each.entry
+            elif each.entry.name.startswith(self.run):
+                unseen.entry(each.entry)
+        if untaken:
+            unseen.untaken_elsewhere(untaken)
 
     def heard(self, before: Logs | None, now: Logs | None) -> None:
         """Note a picker's logs, as they were and as they are; None while it is not heard.
@@ -73,3 +89,8 @@ class Entries:
             self._unseen.logs_of_others(opened, lost=opened != 0)
         else:
             self._unseen.logs_of_others(now.open - before.open, lost=now.lost != before.lost)
+
+
+def logged_of(entry: Entry) -> Logged:
+    """Return what is told of an entry."""
+    return Logged(entry) if entry.name else Logged(entry, digest(entry.request_id))

@@ -48,9 +48,13 @@ class Over(msgspec.Struct, frozen=True, gc=False):
 
 
 class Logged(msgspec.Struct, frozen=True, gc=False):
-    """A gateway told the teller how a request of the hearer ended."""
+    """A gateway told the teller how a request of the hearer ended.
 
-    entry: Entry  #: with the name that the hearer gave
+    One without a name may be of any picker: its client left before the gateway had the pick.
+    """
+
+    entry: Entry  #: with the name that the hearer gave, or none; its id is not told
+    request: int | None = None  #: `digest` of the id, if there is no name
 
 
 Event = Sent | Computed | Over | Logged

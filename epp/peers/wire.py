@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from epp.model import EndpointId
 from epp.peers import wire_entry
-from epp.peers.news import Batch, Computed, Event, Logged, Logs, Over, Sent
+from epp.peers.news import Batch, Computed, Event, Logs, Over, Sent
 from epp.peers.v1 import peers_pb2 as pb
 
 VERSION = 1
@@ -88,7 +88,7 @@ class News:
         if kind == "over":
             return _over(event.over)
         if kind == "logged":
-            return Logged(wire_entry.read(event.logged, self._name))
+            return wire_entry.read(event.logged, self._name)
         return None if kind is None else Computed(event.computed)
 
     def _sent(self, sent: pb.Sent) -> Sent:
@@ -199,7 +199,7 @@ class _Message:
         elif isinstance(event, Over):
             _set_over(made.over, event)
         else:
-            wire_entry.write(made.logged, event.entry, self._name)
+            wire_entry.write(made.logged, event, self._name)
             self.size += wire_entry.MORE_BYTES
 
     def _sent(self, made: pb.Sent, sent: Sent) -> None:

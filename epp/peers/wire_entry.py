@@ -13,6 +13,7 @@ from collections.abc import Callable
 from epp.feedback.entry import Entry
 from epp.formats.usage import MOST
 from epp.model import Outcome, Usage
+from epp.peers.news import Logged
 from epp.peers.v1 import peers_pb2 as pb
 
 MORE_BYTES = 60  #: than other events take, about, without names
@@ -26,8 +27,11 @@ _TOLD = {
 _OUTCOMES = {told: outcome for outcome, told in _TOLD.items()}
 
 
-def write(made: pb.Logged, entry: Entry, name: Callable[[str], int]) -> None:
+def write(made: pb.Logged, logged: Logged, name: Callable[[str], int]) -> None:
     """Fill a message in; ``name`` finds the place of a text in the news' names."""
+    entry = logged.entry
+    if logged.request is not None:
+        made.request = logged.request
     made.exchange = entry.name
     made.outcome = _TOLD[entry.outcome]
     made.streamed = entry.streamed
@@ -49,16 +53,19 @@ def write(made: pb.Logged, entry: Entry, name: Callable[[str], int]) -> None:
         made.flags = name(entry.flags)
 
 
-def read(logged: pb.Logged, name: Callable[[int], str]) -> Entry:
-    """Return the entry; ``name`` finds a text by its place in the news' names.
+def read(logged: pb.Logged, name: Callable[[int], str]) -> Logged:
+    """Return what is told; ``name`` finds a text by its place in the news' names.
 
     Raises:
         ValueError: it cannot be.
     """
     has, exchange = logged.HasField, logged.exchange
-    if not exchange or len(exchange) > LONGEST_NAME or not exchange.isascii():
-        raise ValueError("an entry of no exchange")
-    return Entry(
+    request = logged.request if has("request") else None
+    if (request is None) is not bool(exchange):
+        raise ValueError("an entry of no exchange, or of two")
+    if len(exchange) > LONGEST_NAME or not exchange.isascii():
+        raise ValueError("an entry of an exchange that nobody named")
+    entry = Entry(
         request_id="",
         name=exchange,
         outcome=_OUTCOMES.get(logged.outcome, Outcome.UNKNOWN),
@@ -72,6 +79,7 @@ def read(logged: pb.Logged, name: Callable[[int], str]) -> Entry:
         attempts=logged.attempts or None,
         flags=name(logged.flags) if has("flags") else "",
     )
+    return Logged(entry, request)
 
 
 def _write_usage(made: pb.Logged, usage: Usage) -> None:

@@ -112,7 +112,7 @@ class Over(_message.Message):
     def __init__(self, number: _Optional[int] = ..., first_seconds: _Optional[float] = ..., seconds: _Optional[float] = ..., completed: bool = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class Logged(_message.Message):
-    __slots__ = ("exchange", "outcome", "status", "served", "response_bytes", "prompt_tokens", "completion_tokens", "cached_tokens", "first_seconds", "seconds", "streamed", "attempts", "flags")
+    __slots__ = ("exchange", "outcome", "status", "served", "response_bytes", "prompt_tokens", "completion_tokens", "cached_tokens", "first_seconds", "seconds", "streamed", "attempts", "flags", "request")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[Logged.Outcome]
@@ -136,6 +136,7 @@ class Logged(_message.Message):
     STREAMED_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     FLAGS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
     exchange: str
     outcome: Logged.Outcome
     status: int
@@ -149,4 +150,5 @@ class Logged(_message.Message):
     streamed: bool
     attempts: int
     flags: int
-    def __init__(self, exchange: _Optional[str] = ..., outcome: _Optional[_Union[Logged.Outcome, str]] = ..., status: _Optional[int] = ..., served: _Optional[int] = ..., response_bytes: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., first_seconds: _Optional[float] = ..., seconds: _Optional[float] = ..., streamed: bool = ..., attempts: _Optional[int] = ..., flags: _Optional[int] = ...) -> None: ...
+    request: int
+    def __init__(self, exchange: _Optional[str] = ..., outcome: _Optional[_Union[Logged.Outcome, str]] = ..., status: _Optional[int] = ..., served: _Optional[int] = ..., response_bytes: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., first_seconds: _Optional[float] = ..., seconds: _Optional[float] = ..., streamed: bool = ..., attempts: _Optional[int] = ..., flags: _Optional[int] = ..., request: _Optional[int] = ...) -> None: ...

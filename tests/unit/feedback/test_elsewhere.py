@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from epp.feedback.entry import SECONDS, Entry
-from epp.feedback.unseen import RUN, SEEN_AFTER, Unseen
+from epp.feedback.entry import SECONDS, Entry, digest
+from epp.feedback.logged import as_logged
+from epp.feedback.unseen import ON_ITS_WAY, RUN, SEEN_AFTER, TOLD_AFTER, Unseen
 from epp.model import Outcome
+from tests.unit.feedback.test_names import named
 from tests.unit.feedback.test_unseen import World, done
 
 OURS, THEIRS = "a" * RUN, "b" * RUN
@@ -44,14 +46,14 @@ def test_an_entry_of_another_run_is_told_there_or_is_strange(told: bool) -> None
     assert len(replica.unseen._early) == 0
 
 
-def test_own_entries_and_those_without_a_name_are_not_told_to_others() -> None:
+def test_own_entries_and_those_of_gateways_that_tell_no_names_are_not_told_to_others() -> None:
     replica = Replica()
     exchange = replica.exchange()
     name = replica.unseen.name(exchange)
     assert name.startswith(OURS)
     replica.unseen.entry(done(name=name))  # before its stream ended
     replica.unseen.entry(done("of an old gateway"))
-    replica.unseen.untaken(done("not ours", outcome=Outcome.ABANDONED))
+    replica.unseen.untaken(done("not ours"))
     replica.unseen.adopt(exchange)
     replica.unseen.entry(done(name=name))  # twice
     replica.unseen.entry(done(name=f"{OURS}{99:012x}"))  # never given
@@ -61,6 +63,29 @@ def test_own_entries_and_those_without_a_name_are_not_told_to_others() -> None:
     replica.clock.advance(SECONDS + 0.1)
     replica.unseen.sweep()
     assert replica.unseen.unmatched == 4
+
+
+def test_who_left_before_a_pick_is_told_of_by_a_hash_of_the_id_and_only_if_the_time_fits() -> None:
+    replica = Replica()
+    ids = ["old", "new", "other", "\udc80"]  # the last is no UTF-8, and logged otherwise
+    exchanges = {}
+    for request_id in ids:
+        exchanges[request_id] = exchange = named(replica, request_id)
+        replica.unseen.adopt(exchange)
+        replica.clock.advance(TOLD_AFTER + 1.0 if request_id == "old" else 0.1)
+    left = {digest(as_logged(each)): gone(each) for each in ("old", "new", "nobody's", "\udc80")}
+    replica.unseen.untaken_elsewhere(left)
+    assert [exchanges[each].ended for each in ids] == [False, True, False, True]
+    assert [each.outcome for each in replica.diary.endings] == [Outcome.ABANDONED] * 2
+    replica.unseen.untaken_elsewhere(left)  # twice
+    assert (len(replica.diary.endings), len(replica.unseen), replica.in_flight) == (2, 2, (2, 14))
+    late = {digest("other"): gone("other", seconds=ON_ITS_WAY + 0.3)}
+    replica.unseen.untaken_elsewhere(late)  # it had the pick by then
+    assert not exchanges["other"].ended
+
+
+def gone(request_id: str, seconds: float = 0.0) -> Entry:
+    return done(as_logged(request_id), outcome=Outcome.ABANDONED, status=None, seconds=seconds)
 
 
 def test_a_log_that_is_open_elsewhere_keeps_bookings_for_its_entries() -> None:

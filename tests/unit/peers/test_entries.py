@@ -7,16 +7,19 @@ from typing import Any
 import pytest
 
 from epp.clock import ManualClock
-from epp.feedback.entry import Entry
+from epp.feedback.entry import Entry, digest
 from epp.feedback.unseen import RUN, Unseen
 from epp.model import Outcome
 from epp.peers import follower as followers
-from epp.peers.entries import Entries
+from epp.peers.entries import Entries, logged_of
 from epp.peers.follower import Follower
-from epp.peers.news import Logs
+from epp.peers.news import Logged, Logs
 from epp.pool import Pool
 
 US, A, B = "0" * RUN, "a" * RUN, "b" * RUN
+
+
+LEFT = Entry(request_id="r-1", outcome=Outcome.ABANDONED)  #: before the gateway had the pick
 
 
 def entry(run: str, number: int = 1) -> Entry:
@@ -62,6 +65,19 @@ def test_an_entry_is_told_once_to_whose_it_is_however_many_pools_it_follows(
     assert entries._followers == {B: [ofs[2]]}
 
 
+def test_one_without_a_name_is_told_to_each_picker_once_by_a_hash(entries: Entries) -> None:
+    unseen(entries).untaken(LEFT)
+    assert unseen(entries).strange == 1  # nobody follows
+    ofs = [follower(A), follower(A), follower(B)]
+    for each in ofs:
+        entries.join(each)
+    unseen(entries).untaken(LEFT)
+    assert [each.entries for each in ofs] == [[LEFT], [], [LEFT]]
+    assert unseen(entries).strange == 1
+    assert logged_of(LEFT).request == digest("r-1")
+    assert logged_of(entry(A)).request is None
+
+
 def test_too_many_entries_are_dropped_and_counted(
     entries: Entries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,10 +90,9 @@ def test_too_many_entries_are_dropped_and_counted(
 
 
 def test_of_what_others_tell_only_entries_of_ours_are_taken(entries: Entries) -> None:
-    entries.take(entry(A))
-    entries.take(Entry(request_id="", name="", outcome=Outcome.COMPLETED))
+    entries.take([Logged(entry(A)), Logged(LEFT, 7)])
     assert len(unseen(entries)._early) == unseen(entries).strange == 0
-    entries.take(entry(US))
+    entries.take([Logged(entry(US))])
     assert len(unseen(entries)._early) == 1
 
 

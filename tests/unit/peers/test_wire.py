@@ -7,6 +7,7 @@ import math
 import struct
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,7 +53,11 @@ LOGGED = st.builds(
         streamed=st.booleans(), flags=NAMES,
     ),
 )  # fmt: skip
-EVENTS = st.lists(SENT | SPLIT | OVER | LOGGED | st.builds(Computed, NUMBERS), max_size=80)
+LEFT = st.builds(
+    lambda logged, number: Logged(msgspec.structs.replace(logged.entry, name=""), number),
+    LOGGED, NUMBERS,
+)  # fmt: skip
+EVENTS = st.lists(SENT | SPLIT | OVER | LOGGED | LEFT | st.builds(Computed, NUMBERS), max_size=80)
 LOGS = st.builds(Logs, TOKENS, NUMBERS)
 
 
@@ -176,6 +181,7 @@ def logged(**facts: Any) -> pb.News:
         logged(),
         logged(exchange="é"),
         logged(exchange="x" * 128),
+        logged(exchange="x", request=1),
         logged(exchange="x", served=0),
         logged(exchange="x", flags=7),
         logged(exchange="x", seconds=math.nan),
@@ -185,7 +191,7 @@ def logged(**facts: Any) -> pb.News:
         logged(exchange="x", completion_tokens=1, cached_tokens=2**64 - 1),
     ],
     ids=["nobody", "no time", "no endpoint", "no prefill", "sent never", "over never", "first never",
-         "an entry of nothing", "of no name", "of a long name", "served by none", "cut off by none",
+         "an entry of nothing", "of no name", "of a long name", "of two", "served by none", "cut off by none",
          "no duration", "one below 0", "a first byte never", "too many tokens", "far too many"],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(message: pb.News) -> None:

@@ -53,11 +53,25 @@ def run_and_show(parsed: argparse.Namespace) -> int:
     _check(parsed, [policy for policy, _ in cases])
     with garbage.seldom():
         runs = simulated(cases)
+    if parsed.compare and len({policy for policy, _ in cases}) == 1:
+        runs = _told_apart(runs, (parsed.scenario, parsed.compare))
     grouped = [runs[i :: len(cases)] for i in range(len(cases))]
     differences = _difference(grouped) if parsed.compare else []
     _print(runs, grouped, differences)
     _write(parsed, runs, differences)
     return 0
+
+
+def _told_apart(runs: Sequence[Run], paths: Sequence[str]) -> list[Run]:
+    """Return runs of one policy in two scenarios, each named by its scenario's file, too."""
+    stems = [Path(path).stem for path in paths]
+    names = stems if stems[0] != stems[1] else paths
+    found = []
+    for number, each in enumerate(runs):
+        name = f"{each.summary.policy}, {names[number % len(names)]}"
+        summary = msgspec.structs.replace(each.summary, policy=name)
+        found.append(msgspec.structs.replace(each, summary=summary))
+    return found
 
 
 def simulated(cases: Sequence[tuple[str, Scenario]]) -> list[Run]:
@@ -157,7 +171,7 @@ def _write(
     for each in runs if parsed.benchmark_report else ():
         folder = Path(parsed.benchmark_report)
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"{Path(each.summary.policy).stem}-seed-{each.summary.seed}"
+        name = f"{Path(each.scenario.policy).stem}-seed-{each.summary.seed}"
         written[name] += 1
         if written[name] > 1:  # of another scenario
             name += f"-{written[name]}"

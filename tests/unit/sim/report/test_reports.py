@@ -145,3 +145,13 @@ def test_reports_of_two_scenarios_with_one_policy_do_not_overwrite_each_other(tm
     assert cli.main(arguments) == 0
     reports = sorted(each.name for each in folder.iterdir())
     assert reports == ["round-robin-seed-1-2.yaml", "round-robin-seed-1.yaml"]
+
+
+def test_two_scenarios_with_one_policy_are_told_apart_by_their_files(tmp_path: Path, capsys):
+    one, other, figures = tmp_path / "one.yaml", tmp_path / "other.yaml", tmp_path / "f.json"
+    for path in (one, other):
+        path.write_text(SCENARIO)
+    assert cli.main(["sim", "run", str(one), "--compare", str(other), "--json", str(figures)]) == 0
+    told = msgspec.json.decode(figures.read_bytes())
+    assert [run["policy"] for run in told["runs"]] == ["round-robin, one", "round-robin, other"]
+    assert "round-robin, other" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.e2e
 
 REQUESTS = 200
 AT_ONCE = 16
+LEAVING = 800
 USAGE = b'{"usage":{"prompt_tokens":%d,"completion_tokens":7,"total_tokens":907}}'
 PLAIN = {"content-type": "application/json"}
 KINDS = (
@@ -157,6 +159,8 @@ def test_each_request_ends_by_its_entry_at_whichever_picker_it_was_and_a_lost_on
         assert heard == both.figure(here, "_told_entries_total")
         assert heard == len(both.ended(there))
 
+        asyncio.run(leaving(both, there))
+
         async def hanging() -> None:
             """The picker with the log dies, with requests under way at either."""
             tasks = [asyncio.create_task(hang(both.stack.port)) for _ in range(8)]
@@ -170,6 +174,34 @@ def test_each_request_ends_by_its_entry_at_whichever_picker_it_was_and_a_lost_on
 
         asyncio.run(hanging())
         eventually(lambda: both.at_rest(there), 20.0)
+
+
+async def leaving(both: Pickers, there: int) -> None:
+    """Clients leave about when they are routed, while the engines are busy with others."""
+    port, draw = both.stack.port, random.Random(1)
+    busy = [asyncio.create_task(hang(port)) for _ in range(4)]
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one() -> None:
+        async with turns:
+            with suppress(OSError, EOFError, TimeoutError):
+                async with asyncio.timeout(draw.random() * 0.04):
+                    await hang(port)
+
+    await asyncio.gather(*(one() for _ in range(LEAVING)))
+    # The gateway may tell of a few so late that they cannot be told from others of their ids.
+    few = len(busy) + LEAVING / 50
+
+    def told() -> bool:
+        return both.state(there)["open_exchanges"] <= few
+
+    await asyncio.to_thread(eventually, told, 4.0)
+    assert both.state(there)["reaped"] <= LEAVING / 50
+    for task in busy:
+        task.cancel()
+    await asyncio.gather(*busy, return_exceptions=True)
+    for admin in both.admins:
+        await asyncio.to_thread(eventually, lambda admin=admin: both.at_rest(admin), 20.0)
 
 
 async def hang(port: int) -> None:

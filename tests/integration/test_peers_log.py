@@ -16,10 +16,17 @@ import msgspec
 from envoy.data.accesslog.v3 import accesslog_pb2
 from envoy.service.accesslog.v3 import als_pb2
 
+from epp.clock import SystemClock
 from epp.feedback.access_log import SERVICE
+from epp.feedback.entry import Entry
+from epp.feedback.unseen import Unseen
 from epp.local.fleet import free_port
+from epp.model import Outcome
+from epp.pool import Pool
 from tests.integration.test_peers_processes import figure, flags, heard
+from tests.support import build
 from tests.support import ext_proc as gw
+from tests.support.peers import Picker, pickers, until
 from tests.support.serving import Serving, at_rest, eventually, in_parallel, serving
 
 REQUESTS = 200
@@ -229,3 +236,41 @@ def test_a_picker_that_is_cut_off_while_its_entries_wait_is_heard_again_and_noth
 async def logs_page(picker: Serving) -> dict[str, Any]:
     page: dict[str, Any] = (await picker.state())["peers"]["pools"]["default"]
     return page
+
+
+def test_with_many_pools_an_entry_is_told_once_and_to_its_picker_only() -> None:
+    async def main() -> None:
+        async with pickers(3, ("p", "q")) as (here, there, third):
+            unseens = [unseen_of(each) for each in (here, there, third)]
+            unseens[0].log_opened()
+            await until(lambda: all(each.logs_connected for each in unseens))
+            exchange = await there.lanes["q"].send()
+            exchange.listen(diary := build.Diary())
+            name = unseens[1].name(exchange)
+            unseens[1].adopt(exchange)
+            entry = Entry(request_id="", name=name, outcome=Outcome.FAILED, status=503)
+            unseens[0].entry(entry)
+            await until(lambda: exchange.ended)
+            assert [(each.outcome, each.status) for each in diary.endings] == [
+                (Outcome.FAILED, 503)
+            ]
+            told, heard, other = (
+                [lane.circle.counts for lane in each.lanes.values()]
+                for each in (here, there, third)
+            )
+            assert sum(each.told_entries for each in told) == 1
+            assert sum(each.heard_entries for each in heard) == 1
+            assert sum(each.heard_entries for each in other) == 0
+            await here.stop()  # and its log with it
+            await until(lambda: not any(each.logs_connected for each in unseens[1:]))
+            assert all(each.asks_why for each in unseens)
+
+    asyncio.run(main())
+
+
+def unseen_of(picker: Picker) -> Unseen:
+    """What of its exchanges goes by unseen, as the process has it."""
+    entries = picker.sharing.entries
+    unseen = Unseen(Pool(), SystemClock(), run=entries.run, forward=entries.tell)
+    entries.attach(unseen)
+    return unseen

@@ -21,6 +21,8 @@ from epp.pool import Pool
 from epp.ttft.forecast import Forecaster
 
 OPEN = 65_536  #: requests of one peer that are booked at a time; the oldest give way
+TOKENS = 2**24  #: that are believed of a request: a body of 32 MiB holds no more
+SECONDS = 3600.0  #: of an answer that may teach a speed: one number too large would for ever
 
 
 class Hearing:
@@ -68,7 +70,7 @@ class Hearing:
         booked = self._open.setdefault(peer, {})
         for event in events:
             if isinstance(event, Sent):
-                self._sent(peer, booked, event, event.at + ago)
+                self._sent(peer, booked, event, min(event.at + ago, self._clock.now()))
             elif isinstance(event, Logged) or (known := booked.get(event.number)) is None:
                 continue  # an entry is of one of ours
             elif isinstance(event, Computed):
@@ -89,6 +91,7 @@ class Hearing:
         self._learn(sent, endpoint, prefill)
         if sent.over or sent.number in booked:
             return
+        sent = _believed(sent)
         request, pick = _request(peer, sent), Pick((endpoint,), prefill=prefill)
         pick = msgspec.structs.replace(pick, expected=self._forecaster.expect(request, pick))
         if len(booked) >= OPEN:
@@ -120,7 +123,8 @@ class Hearing:
 
     def _over(self, known: _Booked, over: Over) -> None:
         known.release()
-        if over.first_seconds is None:
+        first, seconds = over.first_seconds, over.seconds
+        if first is None or not (0.0 <= first <= SECONDS and 0.0 <= seconds <= SECONDS):
             return
         at = known.at
         self._forecaster.ended(
@@ -128,9 +132,9 @@ class Hearing:
             known.pick,
             Ending(
                 Outcome.COMPLETED if over.completed else Outcome.ABANDONED,
-                at=at + over.seconds,
+                at=at + seconds,
                 picked_at=at,
-                first_byte_at=at + over.first_seconds,
+                first_byte_at=at + first,
                 streamed=True,
                 usage=Usage(over.prompt_tokens, None, over.cached_tokens),
             ),
@@ -160,6 +164,19 @@ class _Booked(msgspec.Struct):
         """It is over."""
         for reservation in self.reservations:
             reservation.release()
+
+
+def _believed(sent: Sent) -> Sent:
+    """Return it with no more tokens than a request can have: one mean counts those of all."""
+    if max(sent.prompt_tokens, sent.uncached, sent.prefill_uncached, sent.output) <= TOKENS:
+        return sent
+    return msgspec.structs.replace(
+        sent,
+        prompt_tokens=min(sent.prompt_tokens, TOKENS),
+        uncached=min(sent.uncached, TOKENS),
+        prefill_uncached=min(sent.prefill_uncached, TOKENS),
+        output=min(sent.output, TOKENS),
+    )
 
 
 def _request(peer: str, sent: Sent) -> InferenceRequest:

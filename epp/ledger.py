@@ -8,22 +8,52 @@ the exchange ends; releasing twice, or after the endpoint is gone, changes nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from epp.model import Endpoint, EndpointId
 
 CATCH_UP_TOKENS = 262_144  #: how far `InFlight.total_tokens` may lag behind the most used
 
 
+MOVES = 256  #: changes of tokens that are remembered
+NOBODY = EndpointId("")
+
+
+class Moves:
+    """On which endpoints tokens changed last, so that readers need not look at all of them."""
+
+    __slots__ = ("count", "last")
+
+    def __init__(self) -> None:
+        self.count = 0  #: changes ever
+        self.last: deque[EndpointId] = deque(maxlen=MOVES)
+
+    def add(self, endpoint_id: EndpointId) -> None:
+        """Tokens changed there."""
+        self.count += 1
+        self.last.append(endpoint_id)
+
+    def since(self, count: int) -> Sequence[EndpointId] | None:
+        """Return where tokens changed since the first ``count`` changes; None if that is forgotten."""
+        missed = self.count - count
+        if missed > len(self.last) or count < 0:
+            return None
+        return list(islice(self.last, len(self.last) - missed, None))
+
+
 class InFlight:
     """Counts of one endpoint. Read the fields; only `Ledger` and `Reservation` write them."""
 
     __slots__ = (
-        "computing", "gone", "heard", "heard_tokens", "legs_only", "recent", "recent_tokens",
-        "requests", "tokens", "told", "total_tokens", "window",
+        "computing", "endpoint_id", "gone", "heard", "heard_tokens", "legs_only", "moves", "recent",
+        "recent_tokens", "requests", "tokens", "told", "total_tokens", "window",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint_id: EndpointId = NOBODY, moves: Moves | None = None) -> None:
+        self.endpoint_id = endpoint_id
+        self.moves = moves  #: told when `tokens` changes
         self.requests = 0  #: picked by us, or by peers that we hear, and not yet ended
         self.tokens = 0  #: uncached prompt tokens of those
         self.heard = 0  #: those of `requests` that peers picked
@@ -82,6 +112,8 @@ class Reservation:
             counts.heard_tokens += tokens
         if request and tokens and not lasting:
             counts.computing[request] = self
+        if tokens and counts.moves is not None:
+            counts.moves.add(counts.endpoint_id)
 
     def release_tokens(self) -> None:
         """The prefill is done: its tokens no longer wait, the request still runs."""
@@ -109,6 +141,8 @@ class Reservation:
             counts.gone += 1
 
     def _drop_tokens(self, counts: InFlight) -> None:
+        if self._tokens and counts.moves is not None:
+            counts.moves.add(counts.endpoint_id)
         counts.tokens -= self._tokens
         if self._heard:
             counts.heard_tokens -= self._tokens
@@ -123,6 +157,7 @@ class Ledger:
     """`InFlight` by endpoint."""
 
     def __init__(self) -> None:
+        self.moves = Moves()  #: of `InFlight.tokens`
         self._counts: dict[EndpointId, InFlight] = {}
         self._most_used = 0  #: largest `total_tokens` of any endpoint, ever
 
@@ -191,7 +226,7 @@ class Ledger:
 
     def _add(self, endpoint_id: EndpointId) -> InFlight:
         # A newcomer starts level with the least used, or it would take every cold prompt.
-        counts = InFlight()
+        counts = InFlight(endpoint_id, self.moves)
         counts.total_tokens = min((c.total_tokens for c in self._counts.values()), default=0)
         self._counts[endpoint_id] = counts
         return counts

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.ledger import CATCH_UP_TOKENS, NOTHING, Ledger, Reservation
+from epp.ledger import CATCH_UP_TOKENS, MOVES, NOTHING, Ledger, Reservation
 from tests.support import build
 
 A, B, C = (build.endpoint(name) for name in "abc")
@@ -215,3 +215,27 @@ def test_counts_are_what_is_open_and_never_negative(steps: list[tuple[str, int, 
             assert 0 <= counts.recent <= counts.requests
             assert 0 <= counts.recent_tokens <= counts.tokens
             assert counts.gone >= 0
+
+
+def test_a_reader_is_told_on_which_endpoints_tokens_changed() -> None:
+    ledger = Ledger()
+    a, b = build.endpoint("a"), build.endpoint("b")
+    first = ledger.reserve(a, 10)
+    seen = ledger.moves.count
+    assert ledger.moves.since(seen) == []
+    second = ledger.reserve(b, 5)
+    ledger.reserve(a, 0)  # no tokens: nothing changed
+    first.release_tokens()
+    first.release()  # they were gone already
+    assert ledger.moves.since(seen) == ["b", "a"]
+    second.release()
+    assert ledger.moves.since(seen) == ["b", "a", "b"]
+
+
+def test_a_reader_that_missed_too_much_is_told_so() -> None:
+    ledger, endpoint = Ledger(), build.endpoint("a")
+    for _ in range(MOVES + 1):
+        ledger.reserve(endpoint, 1)
+    assert ledger.moves.since(0) is None
+    assert ledger.moves.since(-1) is None
+    assert ledger.moves.since(1) == ["a"] * MOVES

@@ -32,7 +32,7 @@ LEFT = 0.2  #: of our own work, at least, as long as its end is told and was not
 UNDER_WAY = 2.0
 """Requests of others that an engine computes while others of theirs wait, if it does not count."""
 SLOWEST = 0.25  #: of an engine's time, at least, that others' requests get
-FEW = 6  #: columns that are written one by one: 1 us each, where all at once take 8 us
+FEW = 6  #: columns that are written one by one: all at once costs more
 TAUGHT = 0.999  #: weight of earlier scrapes in our share of the traffic
 _NAN = float("nan")
 MEAN = 3000.0  #: work of a request, before any was sent

@@ -31,7 +31,7 @@ def handle(engine: int, tier_and_group: int) -> int:
 
 
 def handles(engines: Iterable[int], tier_and_group: int) -> list[int]:
-    """Return what `handle` does, of several hashes: 0.15 us each."""
+    """Return what `handle` does, of several hashes, in fewer calls."""
     odd, mask = _ODD, HASH_MASK
     return [((each ^ each >> 32) * odd + tier_and_group) & mask or 1 for each in engines]
 

@@ -1,7 +1,7 @@
 """Many blocks of one engine at once, in the rows that its hashes have: the usual case.
 
 Where no block has parts or is a part, one pass over the rows does what `Source` else does block by
-block, in a third of the time: 1 us for each block stored, 0.5 us for each removed.
+block; `epp bench --only kv` tells what a block costs.
 """
 
 from __future__ import annotations

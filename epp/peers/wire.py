@@ -25,6 +25,8 @@ FOLLOW = "/epp.peers.v1.Peers/Follow"
 MOST_BYTES = 32_768  #: of a message's events, about
 SLICE = 32  #: events that are read at a time, or
 SLICE_BYTES = 16_384  #: of facts: what is learned of so many takes some 2 ms
+LONGEST_INSTANCE = 64  #: characters; pickers tell those whom they ask which they have heard
+MOST_FACTS = 256  #: of a request; it has one for each plugin at most
 _EVENT_BYTES = 48  #: of an event without its facts, about
 _MOST = 2**32 - 1  #: tokens
 NO_LOGS = Logs()
@@ -62,22 +64,22 @@ class News:
         return len(self._events)
 
     def slices(self) -> Iterator[tuple[Event, ...]]:
-        """Yield its events, some at a time.
+        """Yield its events, some at a time; those of unknown kinds take their time, too.
 
         Raises:
             ValueError: one of them cannot be.
         """
         found: list[Event] = []
-        size = 0
+        read = size = 0
         for each in self._events:
-            if (event := self._event(each)) is None:
-                continue
-            found.append(event)
-            if isinstance(event, Sent):
-                size += sum(map(len, event.facts.values()))
-            if len(found) >= SLICE or size >= SLICE_BYTES:
+            read += 1
+            if (event := self._event(each)) is not None:
+                found.append(event)
+                if isinstance(event, Sent):
+                    size += sum(map(len, event.facts.values()))
+            if read >= SLICE or size >= SLICE_BYTES:
                 yield tuple(found)
-                found, size = [], 0
+                found, read, size = [], 0, 0
         if found:
             yield tuple(found)
 
@@ -93,6 +95,8 @@ class News:
 
     def _sent(self, sent: pb.Sent) -> Sent:
         name = self._name
+        if len(sent.facts) > MOST_FACTS:
+            raise ValueError(f"{len(sent.facts)} facts of one request")
         return Sent(
             number=sent.number,
             at=_finite(sent.at),
@@ -134,7 +138,7 @@ def unpack_request(data: bytes) -> Asked:
         request = pb.FollowRequest.FromString(data)
     except DecodeError as error:
         raise ValueError("no request to follow") from error
-    if not request.instance:
+    if not _is_instance(request.instance):
         raise ValueError("a request to follow without an instance")
     heard = tuple(Heard(each.instance, each.number, each.now) for each in request.heard)
     return Asked(request.instance, request.pool, heard)
@@ -166,7 +170,7 @@ def unpack(data: bytes) -> News:
         message = pb.News.FromString(data)
     except DecodeError as error:
         raise ValueError("no news") from error
-    if not message.instance:
+    if not _is_instance(message.instance):
         raise ValueError("news without an instance")
     _finite(message.now)
     return News(message)
@@ -257,6 +261,11 @@ def _finite(seconds: float) -> float:
     if not math.isfinite(seconds):
         raise ValueError(f"{seconds} is no time")
     return seconds
+
+
+def _is_instance(told: str) -> bool:
+    """Whether it can be a picker's: it is logged, and told to others."""
+    return 0 < len(told) <= LONGEST_INSTANCE and told.isascii() and told.isprintable()
 
 
 def heartbeat(instance: str, now: float, logs: Logs = NO_LOGS) -> bytes:

@@ -1,4 +1,4 @@
-"""Numbers that no picker ever saw, told by one that lies or is broken. Out: the wire, sockets."""
+"""Numbers that no picker ever saw, told by one that lies or is broken. Out: sockets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 
 from epp.clock import ManualClock
 from epp.model import EndpointId
-from epp.peers.news import Batch, Computed, Event, Over, Sent
+from epp.peers import wire
+from epp.peers.news import Computed, Event, Over, Sent
 from epp.peers.offset import Offset
+from epp.peers.v1 import peers_pb2 as pb
 from tests.unit.peers.test_sharing import PROMPT, Picker
 
 NOW = 100.0
@@ -73,3 +75,32 @@ def test_more_tokens_than_a_request_can_have_are_booked_as_the_most_that_it_can(
     assert picker.state() == {}
     exchange = picker.send(PROMPT)
     exchange.complete()
+
+
+@pytest.mark.parametrize("instance", ["", "x" * 65, "x\ny", "\u00e4"])
+def test_who_has_no_name_of_a_picker_is_refused(instance: str) -> None:
+    """It would be told to all others: one of a megabyte would be more than they take."""
+    with pytest.raises(ValueError, match="without an instance"):
+        wire.unpack(wire.heartbeat(instance, NOW))
+    with pytest.raises(ValueError, match="without an instance"):
+        wire.unpack_request(wire.pack_request(wire.Asked(instance, "p")))
+    assert wire.unpack(wire.heartbeat("x" * 64, NOW)).instance == "x" * 64
+
+
+def test_events_of_unknown_kinds_are_passed_over_some_at_a_time_too() -> None:
+    """So that others' work has its turn in between."""
+    events = [pb.Event()] * 100 + [pb.Event(computed=1)]
+    news = wire.unpack(pb.News(instance="liar", events=events).SerializeToString())
+    assert [len(each) for each in news.slices()] == [0, 0, 0, 1]
+
+
+def test_a_request_of_thousands_of_facts_is_refused() -> None:
+    for number, refused in ((256, False), (257, True)):
+        sent = pb.Sent(facts=[pb.Fact()] * number)
+        made = pb.News(instance="liar", names=["a"], events=[pb.Event(sent=sent)])
+        slices = wire.unpack(made.SerializeToString()).slices()
+        if refused:
+            with pytest.raises(ValueError, match="257 facts"):
+                next(slices)
+        else:
+            assert len(next(slices)) == 1

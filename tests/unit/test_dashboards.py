@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 import yaml
 
+from epp.clock import SystemClock
 from epp.errors import NoEndpoints
 from epp.ledger import Ledger
 from epp.model import Outcome
+from epp.peers.sharing import Settings, Sharing
+from epp.serve.counts import watch_peers
 from epp.telemetry.metrics import Metrics
 from epp.telemetry.table import METRICS
 from tests.support import build
+from tests.support.peers import Lane
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "charts" / "epp" / "files"
@@ -26,7 +30,7 @@ GUIDE = ROOT / "docs" / "dashboards.md"
 #: Labels that Prometheus adds to what it scrapes.
 SCRAPED = {"namespace", "job", "instance"}
 WORDS = {
-    "sum", "max", "min", "topk", "by", "on", "and", "or", "rate", "absent", "histogram_quantile",
+    "sum", "max", "min", "count", "topk", "by", "on", "and", "or", "rate", "absent", "histogram_quantile",
 }  # fmt: skip
 RATED = ("_total", "_bucket", "_sum", "_count")
 
@@ -184,6 +188,7 @@ def test_the_alerts_about_the_pool_look_at_what_a_page_holds() -> None:
     metrics = Metrics()
     endpoint = build.endpoint("a", load=build.load(queued=1, running=1, kv_usage=0.5))
     metrics.watch_pool("pool", lambda: (endpoint,), Ledger())
+    watch_peers(metrics, Lane(Sharing(Settings(()), SystemClock())).circle)
     metrics.scheduled(0.001)
     metrics.reloaded(ok=False)
     metrics.plugin_disabled("slow", "slow-scorer")

@@ -48,8 +48,8 @@ class Counts(msgspec.Struct):
     heard_events: int = 0
     heard_bytes: int = 0
     cut_off: int = 0  #: followers that read too slowly
-    told_entries: int = 0  #: of access logs, to those whose requests they are of
-    heard_entries: int = 0  #: of requests of ours
+    told_entries: int = 0  #: of access logs, those without a name once for each follower
+    heard_entries: int = 0  #: of requests of ours, and those without a name
 
 
 class Circle:
@@ -219,14 +219,16 @@ class Circle:
         for events in news.slices():
             self.hearing.hear(news.instance, events, ago)
             met.events += len(events)
-            self.counts.heard_events += len(events)
-            self._take(met, events)
+            entries = self._take(met, events)
+            self.counts.heard_entries += entries
+            self.counts.heard_events += len(events) - entries  # as they are told
             await asyncio.sleep(0)
         met.caught_up = met.caught_up or news.past_told
         if met.caught_up:
             self._heard[news.instance] = max(self._heard[news.instance], met.last)
 
-    def _take(self, met: Met, events: Sequence[Event]) -> None:
+    def _take(self, met: Met, events: Sequence[Event]) -> int:
+        """Take in what is not to be booked; return how many are entries."""
         logged = []
         for event in events:
             if isinstance(event, Sent):
@@ -235,8 +237,8 @@ class Circle:
             elif isinstance(event, Logged):
                 logged.append(event)
         if logged:
-            self.counts.heard_entries += len(logged)
             self._entries.take(logged)
+        return len(logged)
 
     def part(self, instance: str) -> None:
         """A picker is not heard any more."""

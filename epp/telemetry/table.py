@@ -327,9 +327,9 @@ PEERS = (
     Spec("epp_peers_cut_off_total", "counter", "Times that a picker read too slowly to be told.",
          _POOL),
     Spec("epp_peers_told_entries_total", "counter",
-         "Entries of access logs told to the pickers whose requests they are of.", _POOL),
+         "Entries of access logs told to other pickers, whose requests they are of.", _POOL),
     Spec("epp_peers_heard_entries_total", "counter",
-         "Entries of this picker's requests that other pickers told.", _POOL),
+         "Entries of access logs that other pickers told.", _POOL),
 )  # fmt: skip
 
 METRICS = (*REQUESTS, *POOL, *PICKER, *OURS, *LEGS, *TRUTH, *KNOWLEDGE, *PEERS)

@@ -22,6 +22,7 @@ from epp.ttft.parts import foreseen
 PAST_BYTES = 16 * 2**20  #: of facts about requests that are over, kept for peers to come
 PAST = 65_536  #: and so many requests at most
 OPEN = 65_536  #: requests under way that are told of; those beyond are not
+FACTS_BYTES = 3 * 2**20  #: of one request that are told: no follower takes a message of over 4 MiB
 
 
 class Telling:
@@ -123,7 +124,13 @@ class Telling:
 
     def _facts(self, pipeline: Pipeline, request: InferenceRequest, pick: Pick) -> dict[str, bytes]:
         sharers = self._sharers.of(pipeline.plugins).items()
-        return {name: fact for name, made in sharers if (fact := made.share(request, pick))}
+        facts, left = {}, FACTS_BYTES
+        for name, made in sharers:
+            fact = made.share(request, pick)
+            if 0 < len(fact) <= left:
+                facts[name] = fact
+                left -= len(fact)
+        return facts
 
     def _keep(self, sent: Sent) -> None:
         self._past.append(sent)

@@ -11,8 +11,9 @@ import grpc
 import pytest
 
 from epp.local.fleet import free_port
-from epp.model import EndpointId
+from epp.model import EndpointId, InferenceRequest, Pick
 from epp.peers import circle, follower, link, wire
+from epp.prefix.approx import ApproxPrefixCacheProducer
 from tests.support.peers import NAMES, Picker, following, pickers, until
 
 
@@ -321,5 +322,28 @@ def test_what_is_no_request_is_refused(request_: bytes, code: grpc.StatusCode) -
                 assert error.value.code() is grpc.StatusCode.ALREADY_EXISTS
             assert not one.circle.followers
             assert not one.circle.followed
+
+    run(main())
+
+
+def test_a_fact_that_is_larger_than_a_message_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would cut off all followers, and again as often as they came for it."""
+    share = ApproxPrefixCacheProducer.share
+
+    def much(self: ApproxPrefixCacheProducer, request: InferenceRequest, pick: Pick) -> bytes:
+        return bytes(5 * 2**20) if request.id == "much" else share(self, request, pick)
+
+    monkeypatch.setattr(ApproxPrefixCacheProducer, "share", much)
+
+    async def main() -> None:
+        async with pickers() as (one, other):
+            exchange = await one.lane.send(id="much")
+            await until(lambda: bool(other.lane.booked()))
+            exchange.complete()
+            await until(lambda: not other.lane.booked())
+            assert sum((await other.lane.held()).values()) == 0
+            (await one.lane.send()).complete()  # of the next one all is told
+            await until(lambda: other.circle.counts.heard_events >= 4)
+            assert sum((await other.lane.held()).values()) >= 10
 
     run(main())

@@ -7,6 +7,8 @@ and when it is there again it tells all of it again.
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +25,8 @@ from epp.ttft.forecast import Forecaster
 OPEN = 65_536  #: requests of one peer that are booked at a time; the oldest give way
 TOKENS = 2**24  #: that are believed of a request: a body of 32 MiB holds no more
 SECONDS = 3600.0  #: of an answer that may teach a speed: one number too large would for ever
+
+log = logging.getLogger(__name__)
 
 
 class Hearing:
@@ -48,6 +52,7 @@ class Hearing:
         books: Callable[[], bool] = lambda: True,
     ) -> None:
         self.refused = 0  #: facts that no plugin could read, so far
+        self._faulty: set[str] = set()  # plugins whose faults were logged
         self._pool = pool
         self._ledger = ledger
         self._forecaster = forecaster
@@ -107,6 +112,12 @@ class Hearing:
             try:
                 made.heard(fact, endpoint, prefill)
             except ValueError:
+                self.refused += 1
+            except Exception as error:  # noqa: BLE001 - a plugin's fault ends no line between pickers
+                if name not in self._faulty:
+                    self._faulty.add(name)
+                    where = "".join(traceback.format_tb(error.__traceback__))
+                    log.error("%s: unexpected %s\n%s", name, type(error).__name__, where)  # noqa: TRY400 - its message may quote what was told
                 self.refused += 1
 
     def _reserve(self, request: InferenceRequest, sent: Sent, pick: Pick) -> list[Reservation]:

@@ -14,6 +14,7 @@ from epp.peers import wire
 from epp.peers.news import Computed, Event, Over, Sent
 from epp.peers.offset import Offset
 from epp.peers.v1 import peers_pb2 as pb
+from epp.prefix.approx import ApproxPrefixCacheProducer
 from tests.unit.peers.test_sharing import PROMPT, Picker
 
 NOW = 100.0
@@ -75,6 +76,24 @@ def test_more_tokens_than_a_request_can_have_are_booked_as_the_most_that_it_can(
     assert picker.state() == {}
     exchange = picker.send(PROMPT)
     exchange.complete()
+
+
+def test_a_plugin_that_fails_at_a_fact_leaves_the_line_as_it_is_and_is_told_of_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picker = Picker(ManualClock(NOW))
+    name = "approx-prefix-cache-producer"
+
+    def fail(*_: object) -> None:
+        raise KeyError("blue")
+
+    monkeypatch.setattr(ApproxPrefixCacheProducer, "heard", fail)
+    for number in (1, 2):
+        told(picker, msgspec.structs.replace(SENT, number=number, facts={name: b"x"}))
+    assert picker.state() == {"a": (2, 2000, 2, 2000)}
+    assert picker.hearing.refused == 2
+    assert caplog.text.count(f"{name}: unexpected KeyError") == 1
+    assert "blue" not in caplog.text.replace('raise KeyError("blue")', "")
 
 
 @pytest.mark.parametrize("instance", ["", "x" * 65, "x\ny", "\u00e4"])

@@ -60,9 +60,9 @@ class Entries:
         One without a name is told to all.
         """
         if not entry.name:
-            return sum(same[0].log(entry) for same in self._followers.values()) > 0
+            return sum(same[-1].log(entry) for same in self._followers.values()) > 0
         followers = self._followers.get(entry.name[:RUN])
-        return followers is not None and followers[0].log(entry)
+        return followers is not None and followers[-1].log(entry)  # an older line may be dead
 
     def take(self, logged: Iterable[Logged]) -> None:
         """Take what other pickers were told. Those of no exchange of ours are passed over."""

@@ -71,9 +71,10 @@ class Link:
         Raises:
             Declined: it tells nothing.
         """
+        channel: grpc.aio.Channel | None = None
         try:
-            follow = (await self._place.channel()).unary_stream(wire.FOLLOW)
-            call = follow(wire.pack_request(self._circle.asking()))
+            channel = await self._place.channel()
+            call = channel.unary_stream(wire.FOLLOW)(wire.pack_request(self._circle.asking()))
             return await self._hear(call)
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -81,6 +82,8 @@ class Link:
                 raise
             return "its channel was closed"  # gRPC says so as if we had been cancelled
         except TimeoutError:
+            if channel is not None:
+                await self._place.leave(channel)
             return f"silent for {SILENT_SECONDS:g} s"
         except grpc.aio.AioRpcError as error:
             if error.code() in DECLINES:

@@ -65,6 +65,14 @@ class Place:
                 await before.close()
         return self._channel
 
+    async def leave(self, channel: grpc.aio.Channel) -> None:
+        """Dial anew the next time: nothing comes by ``channel``, and nobody said that it is closed.
+
+        What lies between may have forgotten the connection, which ends by itself a quarter of an hour later.
+        """
+        if channel is self._channel:
+            await self.close()
+
     async def close(self) -> None:
         """Close the channel."""
         channel, self._channel = self._channel, None

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from epp.errors import ConfigError
+from epp.feedback.entry import Entry
 from epp.local.fleet import free_port
-from epp.model import EndpointId
+from epp.model import EndpointId, Outcome
 from epp.peers import sharing, wire
 from epp.peers.news import Batch, Sent
 from epp.peers.places import Target, look_up
@@ -73,6 +74,85 @@ def test_a_picker_that_sends_what_cannot_be_is_hung_up_on_and_its_requests_are_d
         finally:
             await one.stop()
             await liar.stop(None)
+
+    run(main())
+
+
+class Way:
+    """Between a picker and its peer: it may forget connections, as networks do, without a word."""
+
+    def __init__(self, to: int) -> None:
+        self.port = 0
+        self._to = to
+        self._lost: set[int] = set()
+        self._flows = 0
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._flows += 1
+            self._tasks.add(asyncio.create_task(self._carry(self._flows, reader, writer)))
+
+        self._server = await asyncio.start_server(met, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def forget(self) -> None:
+        """Carry nothing any more of what is open."""
+        self._lost |= set(range(1, self._flows + 1))
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _carry(
+        self, flow: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._to)
+
+        async def pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+            while data := await source.read(65_536):
+                if flow not in self._lost:
+                    to.write(data)
+            if flow not in self._lost:
+                to.close()
+
+        try:
+            await asyncio.gather(pump(reader, back), pump(there, writer))
+        finally:
+            writer.transport.abort()
+            back.transport.abort()
+
+
+def test_a_connection_that_the_network_forgot_is_not_waited_for() -> None:
+    """Neither end is told; and what is for a follower takes its new line, not the dead one."""
+
+    async def main() -> None:
+        ports = [free_port() for _ in range(2)]
+        way = Way(ports[1])
+        await way.start()
+        one, other = Picker(ports[0], (way.port,)), Picker(ports[1], ())
+        await one.start()
+        await other.start()
+        try:
+            await one.hears(other)
+            way.forget()
+            await until(lambda: not one.circle.followed)
+            await one.hears(other)
+            exchange = await other.lane.send()
+            await until(lambda: bool(one.lane.booked()))
+            exchange.complete()
+            assert len(other.circle.followers) == 2  # one of which is dead
+            entry = Entry("", Outcome.COMPLETED, name=f"{one.sharing.instance}{1:012x}")
+            assert other.sharing.entries.tell(entry)
+            await until(lambda: one.circle.counts.heard_entries == 1)
+        finally:
+            await one.stop()
+            await other.stop()
+            await way.stop()
 
     run(main())
 

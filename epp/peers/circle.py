@@ -26,6 +26,9 @@ from epp.rpc.status import Aborted, Code
 INTERVAL = 0.025  #: seconds in which events are gathered
 HEARTBEAT = 1.0  #: seconds without an event, after which is told that this picker lives
 PAST_EVENTS = 64  #: of the past, told in an interval to a follower: what is under way goes first
+PAST_WAITING = (
+    2**18
+)  #: bytes that wait for a follower, with which no more of the past is told to it
 REMEMBERED = 64  #: pickers that are not followed any more
 
 
@@ -165,6 +168,8 @@ class Circle:
             self._push_to(follower, message)
 
     def _tell_past(self, follower: Follower, now: float) -> None:
+        if follower.waiting > PAST_WAITING:
+            return  # it takes longer to learn than to tell: it would be cut off, each time anew
         if past := follower.past(PAST_EVENTS):
             batch, told, logs = Batch(now, past), follower.past_told, self._entries.logs
             for message in wire.pack(self._instance, batch, logs, past_told=told):

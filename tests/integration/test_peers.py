@@ -13,6 +13,7 @@ import pytest
 from epp.local.fleet import free_port
 from epp.model import EndpointId, InferenceRequest, Pick
 from epp.peers import circle, follower, link, wire
+from epp.peers.news import Sent
 from epp.prefix.approx import ApproxPrefixCacheProducer
 from tests.support.peers import NAMES, Picker, following, pickers, until
 
@@ -345,5 +346,26 @@ def test_a_fact_that_is_larger_than_a_message_is_left_out(monkeypatch: pytest.Mo
             (await one.lane.send()).complete()  # of the next one all is told
             await until(lambda: other.circle.counts.heard_events >= 4)
             assert sum((await other.lane.held()).values()) >= 10
+
+    run(main())
+
+
+def test_the_past_is_told_no_faster_than_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new picker would be cut off, and again as often as it came, and never know it."""
+    monkeypatch.setattr(follower, "MOST_WAITING", 2 * 2**20)
+
+    async def main() -> None:
+        async with pickers(1) as (one,):
+            facts = {"prefix": bytes(16_384)}  # of a prompt of 2,048 blocks
+            for number in range(1, 601):
+                past = Sent(number, 1.0, EndpointId("a"), 131_072, 0, over=True, facts=facts)
+                one.circle.telling._keep(past)
+            async with following(one.port, wire.Asked("slow", "p")) as call:
+                told = 0
+                while not (news := wire.unpack(await call.read())).past_told:
+                    told += len(news)
+                    await asyncio.sleep(0.005)  # to learn it
+            assert told + len(news) == 600
+            assert one.circle.counts.cut_off == 0
 
     run(main())

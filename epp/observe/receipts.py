@@ -40,6 +40,7 @@ from epp.ttft.parts import Parts, expected_parts, measured_parts
 
 TOP = 8  #: candidates kept, the best by score
 SPAN = 32  #: scores looked at together, see `_best`
+PREFIXES = ("chatcmpl-", "cmpl-", "embd-")  #: that vLLM puts before a request's id in its answers
 LONGEST = 256  #: characters kept of what a client may make long: ids and model names
 
 Shown = dict[str, Any]
@@ -100,9 +101,13 @@ class Receipts:
         """Return the newest decision about ``request_id``, if it is still kept. O(ring).
 
         Args:
-            request_id: as the client wrote it, or as it is shown.
+            request_id: as the client wrote it, or as it is shown; or the answer's ``id``, which vLLM
+                makes of it by a prefix.
         """
-        wanted = (request_id, printable(request_id[:LONGEST]))
+        wanted = [request_id, printable(request_id[:LONGEST])]
+        wanted += [
+            request_id.removeprefix(each) for each in PREFIXES if request_id.startswith(each)
+        ]
         for receipt in reversed(self._ring):
             if receipt.id in wanted:
                 return receipt.shown(self._clock.now())

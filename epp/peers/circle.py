@@ -269,6 +269,7 @@ class Circle:
                 for each in self.followers
             },
             "booked": len(self.hearing),
+            "unknown_endpoints": self.hearing.unknown,
             "refused_facts": self.hearing.refused,
             **msgspec.structs.asdict(self.counts),
         }

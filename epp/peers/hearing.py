@@ -51,6 +51,7 @@ class Hearing:
         *,
         books: Callable[[], bool] = lambda: True,
     ) -> None:
+        self.unknown = 0  #: requests for endpoints that are not known here, so far
         self.refused = 0  #: facts that no plugin could read, so far
         self._faulty: set[str] = set()  # plugins whose faults were logged
         self._pool = pool
@@ -92,6 +93,7 @@ class Hearing:
     def _sent(self, peer: str, booked: dict[int, _Booked], sent: Sent, at: float) -> None:
         endpoint, prefill = self._pool.get(sent.endpoint), self._pool.get(sent.prefill)
         if endpoint is None or (prefill is None and sent.prefill):
+            self.unknown += 1
             return
         self._learn(sent, endpoint, prefill)
         if sent.over or sent.number in booked:

@@ -24,7 +24,16 @@ log = logging.getLogger(__name__)
 
 
 class Declined(Exception):
-    """It tells nothing, for a reason that may pass."""
+    """It tells nothing, for a reason that may pass.
+
+    Args:
+        why: as it says.
+        usual: it is heard by another address, or is this very picker.
+    """
+
+    def __init__(self, why: str, *, usual: bool = True) -> None:
+        super().__init__(why)
+        self.usual = usual
 
 
 DECLINES = frozenset({
@@ -58,7 +67,7 @@ class Link:
             try:
                 why = await self._listen()
             except Declined as error:
-                self._place.declined(str(error))
+                self._place.declined(str(error), usual=error.usual)
                 await asyncio.sleep(OTHERWISE_SECONDS * (0.5 + self._draw() / 2))
                 continue
             failures = 1 if loop.time() - begun >= STEADY_SECONDS else failures + 1
@@ -87,7 +96,8 @@ class Link:
             return f"silent for {SILENT_SECONDS:g} s"
         except grpc.aio.AioRpcError as error:
             if error.code() in DECLINES:
-                raise Declined(f"{error.code().name}: {error.details()}") from error
+                usual = error.code() is grpc.StatusCode.ALREADY_EXISTS
+                raise Declined(f"{error.code().name}: {error.details()}", usual=usual) from error
             return f"{error.code().name}: {error.details()}"
         except (OSError, ValueError) as error:
             return f"{type(error).__name__}: {error}"

@@ -45,6 +45,7 @@ class Place:
         self._certificates = certificates
         self._channel: grpc.aio.Channel | None = None
         self._stamp: object = None  # of the files that the channel was made with
+        self._declined: set[str] = set()  # reasons that were told
         self._told = False  # that it cannot be heard, since it last could
         self._known = False  # it was heard once
         self._heard = 0  # pools of which it is heard
@@ -97,9 +98,13 @@ class Place:
             level = logging.INFO if self._known else logging.WARNING  # pods come and go
             log.log(level, "peer at %s is not heard: %s", self.address, why)
 
-    def declined(self, why: str) -> None:
-        """It does not want to be heard, which is usual for a picker that finds itself."""
-        log.debug("peer at %s: %s", self.address, why)
+    def declined(self, why: str, *, usual: bool) -> None:
+        """It does not want to be heard, which is ``usual`` for a picker that finds itself."""
+        if usual or why in self._declined:
+            log.debug("peer at %s: %s", self.address, why)
+        else:
+            self._declined.add(why)
+            log.warning("peer at %s tells nothing: %s", self.address, why)
 
     def _open(self) -> grpc.aio.Channel:
         ip = ipaddress.ip_address(self.address.rpartition(":")[0].strip("[]"))

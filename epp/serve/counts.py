@@ -206,6 +206,7 @@ def watch_peers(metrics: Metrics, circle: Circle) -> None:
         "": lambda: len(circle.followed),
         "_followers": lambda: len(circle.followers),
         "_requests": lambda: len(hearing),
+        "_unknown_endpoints_total": lambda: hearing.unknown,
         "_refused_facts_total": lambda: hearing.refused,
         **{f"_{name}_total": partial(getattr, counts, name) for name in counts.__struct_fields__},
     }

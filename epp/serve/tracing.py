@@ -23,9 +23,9 @@ def tracing_of(flag: bool | None, environment: Mapping[str, str]) -> Tracing | N
         return None
     try:
         from epp.telemetry.tracing import start  # noqa: PLC0415 - only who traces pays for it
-    except ModuleNotFoundError as error:
+    except ImportError as error:  # a part of the package may be there for another's sake
         raise ConfigError(
-            f"tracing needs the module {error.name!r}: pip install '.[tracing]' in the folder of "
+            f"tracing needs the module {error.name or 'opentelemetry'!r}: pip install '.[tracing]' in the folder of "
             "epp's sources, or turn tracing off with --tracing=false"
         ) from error
     return start(settings)

@@ -322,6 +322,8 @@ PEERS = (
     Spec("epp_peers_told_bytes_total", "counter", "Bytes sent to all of them.", _POOL),
     Spec("epp_peers_heard_events_total", "counter", "Events heard of other pickers.", _POOL),
     Spec("epp_peers_heard_bytes_total", "counter", "Bytes received of them.", _POOL),
+    Spec("epp_peers_unknown_endpoints_total", "counter",
+         "Requests that other pickers told of, for endpoints that this one does not know.", _POOL),
     Spec("epp_peers_refused_facts_total", "counter",
          "Facts of other pickers that no plugin could read.", _POOL),
     Spec("epp_peers_cut_off_total", "counter", "Times that a picker read too slowly to be told.",

@@ -199,7 +199,9 @@ def test_a_silent_picker_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     run(main())
 
 
-def test_pools_are_told_apart_and_one_that_is_not_served_yet_is_heard_later() -> None:
+def test_pools_are_told_apart_and_one_that_is_not_served_yet_is_heard_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def main() -> None:
         ports = [free_port() for _ in range(2)]
         one, other = Picker(ports[0], ports, ("p", "q")), Picker(ports[1], ports, ("p",))
@@ -230,6 +232,9 @@ def test_pools_are_told_apart_and_one_that_is_not_served_yet_is_heard_later() ->
             await one.stop()
 
     run(main())
+    declined = [each.message for each in caplog.records if "tells nothing" in each.message]
+    assert any("pool q is not served here" in each for each in declined)
+    assert len(declined) <= 2  # once for each picker that asked
 
 
 def test_nothing_is_heard_before_the_endpoints_are_known() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
+import types
 
 import pytest
 
 from epp.cli import _kebab, _parser, main, serve_options
+from epp.errors import ConfigError
 from epp.serve.options import ServeOptions
+from epp.serve.tracing import tracing_of
 from epp.telemetry.log import level_of
 from epp.terminal.go_flags import IGNORED
 
@@ -109,3 +113,36 @@ def test_a_limit_of_no_bytes_is_refused(flag: str, capsys: pytest.CaptureFixture
 )  # fmt: skip
 def test_a_level_of_zap_shows_what_it_did_there(level: str, shown: int) -> None:
     assert level_of(options(f"--zap-log-level={level}").verbosity) == shown
+
+
+def test_a_module_of_an_extra_that_is_missing_is_named_with_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(arguments: list[str]) -> int:
+        raise ModuleNotFoundError("No module named 'zmq.utils'", name="zmq.utils")
+
+    monkeypatch.setattr("epp.cli._run", missing)
+    assert main(["bench"]) == 2
+    assert "epp bench: this needs the module 'zmq.utils': pip install '.[precise]'" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_missing_module_of_our_own_is_a_bug_and_shown_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(arguments: list[str]) -> int:
+        raise ModuleNotFoundError("No module named 'epp.gone'", name="epp.gone")
+
+    monkeypatch.setattr("epp.cli._run", missing)
+    with pytest.raises(ModuleNotFoundError):
+        main(["bench"])
+
+
+def test_tracing_without_its_extra_says_so_though_others_bring_a_part_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Envoy's messages come with a package ``opentelemetry`` that cannot trace."""
+    monkeypatch.setitem(sys.modules, "epp.telemetry.tracing", types.ModuleType("empty"))
+    with pytest.raises(ConfigError, match=r"pip install '\.\[tracing\]'"):
+        tracing_of(True, {})

@@ -151,7 +151,7 @@ POLICIES: Mapping[str, tuple[str, str]] = {
         "AIBrix's prefix-cache: 8 requests, 1 sigma",
     ),
     "preble": (_one("sim-preble", APPROXIMATE), "Preble's E2, without its eviction cost"),
-    "oracle": (_one("sim-oracle"), "knows queues, caches and speeds as they are: a bound"),
+    "oracle": (_one("sim-oracle"), "knows queues, caches and speeds as they are"),
     **SPLITTING,
 }
 """Configuration and description by name."""

@@ -13,7 +13,7 @@ from rich.progress import track
 from epp.sim.baselines.catalog import POLICIES
 from epp.sim.fleet.run import run
 from epp.sim.report.figures import summarize
-from epp.sim.study.cells import Cell, Traces, cells, demand_for
+from epp.sim.study.cells import NEEDED, Cell, Traces, cells, demand_for
 from epp.sim.study.page import ALONE, DEFAULT, ORACLE, OURS, Result, finalists, page_of
 
 RIVALS = (
@@ -41,8 +41,14 @@ RIVALS = (
 def main() -> int:
     """Run the report; return the exit status."""
     parsed = _parser().parse_args()
+    traces = Traces(Path(parsed.traces))
+    if not traces.folder.is_dir():
+        sys.stderr.write(f"there is no folder {parsed.traces}\n")
+        return 2
+    if lacking := [name for name in NEEDED if not traces.find(name)]:
+        sys.stderr.write(f"{parsed.traces}: cells without {', '.join(lacking)} are left out\n")
     wanted = [
-        cell for cell in cells(Traces(Path(parsed.traces)), parsed.requests)
+        cell for cell in cells(traces, parsed.requests)
         if parsed.only in cell.name
     ]  # fmt: skip
     if not wanted:

@@ -14,9 +14,11 @@ from epp.traffic.trace import Trace
 PROFILE = "qwen3-32b-h200-tp2"
 AMPLE, TIGHT = 767_000, 250_000  #: tokens that an engine's KV cache holds
 LONGER = 4  #: times as many requests, for caches that are warm in most of a run
+#: What `Traces` looks for.
 CONVERSATION, SYNTHETIC = "conversation_trace.jsonl", "synthetic_trace.jsonl"
 AGENTS = "weka_fleet_1h_96k.mooncake.jsonl.gz"
 AZURE = "AzureLLMInferenceTrace_conv.csv"
+NEEDED = (CONVERSATION, SYNTHETIC, AGENTS, AZURE)
 
 
 class Cell(msgspec.Struct, frozen=True):

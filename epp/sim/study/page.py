@@ -112,7 +112,7 @@ published: their replicas tell each other nothing.
 All policies run once in each cell; those with the {BY_P99} best p99 and the {BY_P50} best p50, ours,
 and the default run with all seeds, and the cell is judged by them. A cell holds if p99 is at most
 {CLOSE:g} times the best other policy's, and p50 {MEDIAN:g} times. The oracle knows what is hidden from
-pickers: queues, caches and speeds as they are at that moment. It is no rival, but a bound. The
+pickers: queues, caches and speeds as they are at that moment. It is no rival, but tells what knowledge is worth. The
 default is {DEFAULT}.
 """
 

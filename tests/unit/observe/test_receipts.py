@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import pytest
 
 from epp.build import Parts, configure
 from epp.clock import ManualClock
@@ -234,6 +235,16 @@ def test_the_oldest_decisions_give_way_and_the_newest_comes_first() -> None:
     assert world.receipts.find("a") is None
     ending = Ending(Outcome.UNKNOWN, 101.0)
     world.receipts.ended(InferenceRequest("a", {}, b""), picks["a"], ending)  # of one that is gone
+
+
+@pytest.mark.parametrize("prefix", ["cmpl-", "chatcmpl-"])
+def test_a_decision_is_found_by_the_id_of_vllms_answer(prefix: str) -> None:
+    world = World()
+    world.decide(InferenceRequest("9f1c", {}, b""), [pod(0)])
+    found = world.receipts.find(f"{prefix}9f1c")
+    assert found is not None
+    assert found["request_id"] == "9f1c"
+    assert world.receipts.find(f"x{prefix}9f1c") is None
 
 
 def test_of_two_decisions_about_one_id_the_newer_is_found_and_each_gets_its_own_ending() -> None:

@@ -211,6 +211,7 @@ def test_an_endpoint_that_is_not_here_is_not_booked(two: tuple[Picker, Picker]) 
     other.pool.remove(target)
     other.hear(one.telling.take())
     assert len(other.hearing) == 0
+    assert other.hearing.unknown == 1
     assert other.state() == {}
     # One that goes meanwhile takes its bookings along, and their end changes nothing.
     second = one.send("another" * 100, id="s")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from epp.sim.study.__main__ import main
 from epp.sim.study.cells import Traces, cells, demand_for
 from epp.sim.study.page import Result, finalists, page_of, verdict_of
 
@@ -90,3 +91,13 @@ def test_what_is_reported_on_is_the_second_half_of_a_trace(tmp_path: Path) -> No
     assert min(record.at for record in demand.trace.records) < 3.0
     other = demand_for(cells(Traces(tmp_path), 6)[0], seed=2)  # of ten records, 6 % 5 later
     assert min(record.input_tokens for record in other.trace.records) == 611
+
+
+def test_a_folder_of_traces_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, gone = tmp_path / "report.md", tmp_path / "gone"
+    monkeypatch.setattr("sys.argv", ["study", str(gone), "--out", str(out)])
+    assert main() == 2
+    assert f"there is no folder {gone}" in capsys.readouterr().err
+    assert not out.exists()

@@ -43,15 +43,22 @@ class _Guard:
         self._faults: dict[str, int] = {}  # in a row, by method
         self._rests_until: float | None = None
 
-    def call(self, method: str, instead: Any, check: Callable[[Any], bool], *args: Any) -> Any:
+    def call(
+        self,
+        method: str,
+        instead: Any,
+        check: Callable[[Any], bool],
+        *args: Any,
+        may_raise: type[Exception] = EppError,
+    ) -> Any:
         """Return what the plugin says, or ``instead``."""
         began = self.clock.now()
         if self.resting(began):
             return instead
         try:
             result = getattr(self._inner, method)(*args)
-        except EppError:
-            raise  # its say: the request is answered with this
+        except may_raise:
+            raise  # its say: a request is answered with an `EppError`
         except (Exception, SystemExit):  # noqa: BLE001 - whatever it raises is its own fault
             self.fault(method, "raised")
             return instead
@@ -262,6 +269,24 @@ def _forget(guarded: _Guard) -> Any:
     return forget
 
 
+def _share(guarded: _Guard) -> Any:
+    def share(request: InferenceRequest, pick: Pick) -> bytes:
+        fact: bytes = guarded.call(
+            "share", b"", lambda result: isinstance(result, bytes), request, pick
+        )
+        return fact
+
+    return share
+
+
+def _heard(guarded: _Guard) -> Any:
+    def heard(fact: bytes, endpoint: Endpoint, prefill: Endpoint | None) -> None:
+        # What cannot be read is the other picker's fault.
+        guarded.call("heard", None, lambda _: True, fact, endpoint, prefill, may_raise=ValueError)
+
+    return heard
+
+
 def _anything(method: str, instead: Any) -> Callable[[_Guard], Any]:
     def wrap(guarded: _Guard) -> Any:
         def call(*args: Any) -> Any:
@@ -317,4 +342,6 @@ _WRAPPERS: dict[str, Callable[[_Guard], Any]] = {
     "request_headers": _headers("request_headers"),
     "answer_headers": _headers("answer_headers"),
     "report": _report,
+    "share": _share,
+    "heard": _heard,
 }

@@ -186,7 +186,8 @@ async def _check_copies(site: Site) -> None:
     await eventually(lambda: is_at_least(lambda: site.picked("shadow"), asked - 1))
     assert await site.picked("shadow") == asked - 1
     assert await site.mirrored() == {"answered": asked - 1, "tenant": 1}
-    assert await site.hits("shadow") >= 0.8 * await site.hits("real") > 0
+    # Not as well: a copy of a turn may be asked before the copy of the one before is answered.
+    assert await site.hits("shadow") >= 0.5 * await site.hits("real") > 0
 
 
 async def _check_that_nothing_waits_for_the_mirror(site: Site, http: aiohttp.ClientSession) -> None:

@@ -114,7 +114,7 @@ async def _picker(release: Installed, server: Server, folder: Path) -> AsyncIter
     file = await release.kubeconfig(folder / "kubeconfig", server)
     command = epp(
         "serve", *release.arguments, "--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0",
-        "--metrics-port=0", "--secure-serving=false", f"--kubeconfig={file}",
+        "--metrics-port=0", "--peers-port=0", "--secure-serving=false", f"--kubeconfig={file}",
     )  # fmt: skip
     async with running(command, folder / "picker.log") as child:
         yield Picker(child)

@@ -58,6 +58,8 @@ METHODS: list[tuple[str, tuple[Any, ...], Any, list[Any]]] = [
     ("handle", (REQUEST, OneProfile()), Pick((B,)), [None, Pick(()), (B,)]),
     ("enrich", (REQUEST, (A, B)), REQUEST, [None, {}]),
     ("prepare", (REQUEST,), REQUEST, [None]),
+    ("share", (REQUEST, Pick((A,))), b"", [None, "text", 5]),
+    ("heard", (b"fact", A, None), None, []),
     ("admit", (REQUEST, (A, B)), None, []),
     ("picked", (REQUEST, Pick((A,))), None, []),
     ("ended", (REQUEST, Pick((A,)), None), None, []),
@@ -90,6 +92,16 @@ def test_a_call_that_raises_has_no_say_and_is_counted(
     world = World(method, raises)
     assert getattr(world.plugin, method)(*arguments) == instead
     assert world.told == ["raised"]
+
+
+def test_a_fact_that_cannot_be_read_is_no_fault_of_the_plugin() -> None:
+    def refuse(*_: Any) -> Any:
+        raise ValueError("what is this?")
+
+    world = World("heard", refuse)
+    with pytest.raises(ValueError, match="what is this"):
+        world.plugin.heard(b"fact", A, None)
+    assert world.told == []
 
 
 def test_a_call_that_exits_the_process_has_no_say() -> None:

@@ -26,6 +26,7 @@ PROTOCOLS = (
     plugin.Preparer,
     plugin.Enricher,
     plugin.Observer,
+    plugin.Sharer,
     plugin.Decider,
     plugin.SaturationDetector,
     plugin.RequestHeaderAdder,

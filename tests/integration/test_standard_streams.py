@@ -59,7 +59,7 @@ def test_a_picker_serves_though_nobody_reads_what_it_prints(where: str, tmp_path
             _, error = child.communicate(timeout=SECONDS)
         finally:
             child.kill()
-    assert child.returncode == 0
+    assert child.returncode == 0, error
     assert b"Traceback" not in error
 
 
@@ -134,4 +134,4 @@ def test_the_line_of_ports_is_whole_for_who_reads_it() -> None:
         finally:
             child.kill()
             child.communicate()
-    assert child.returncode == 0
+    assert child.returncode == 0, error

@@ -134,4 +134,4 @@ def test_the_line_of_ports_is_whole_for_who_reads_it() -> None:
         finally:
             child.kill()
             child.communicate()
-    assert child.returncode == 0, error
+    assert child.returncode == 0

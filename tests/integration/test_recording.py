@@ -102,10 +102,7 @@ def test_nothing_that_anybody_said_is_in_any_file_log_metric_trace_or_page(
 
     async def main() -> tuple[dict[str, str], str, list[Any]]:
         async with Collector() as collector:
-            monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
-            monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
-            monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+            collector.traces(monkeypatch)
             flags = (
                 f"--record-file={folder / 'r.jsonl'}", "--record-file-size=1000", "-v=5",
                 "--tracing=true", "--record-least-sharers=1", "--decision-header=true",

@@ -184,10 +184,7 @@ def test_no_way_of_saying_something_brings_it_into_any_file_log_metric_span_or_p
 
     async def story() -> tuple[dict[str, bytes], bytes]:
         async with Collector() as collector:
-            monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
-            monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
-            monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+            collector.traces(monkeypatch)
             flags = (
                 f"--record-file={folder / 'r.jsonl'}", "--record-file-size=3000", "-v=5",
                 "--tracing=true", "--record-least-sharers=1", "--decision-header=true",

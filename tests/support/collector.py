@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from typing import Self
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -27,6 +28,13 @@ class Collector:
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self._server.port}"
+
+    def traces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have pickers that start from now on send every span here, soon."""
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", self.address)
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
 
     async def __aenter__(self) -> Self:
         await self._server.start_server()

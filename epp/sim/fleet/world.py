@@ -101,8 +101,10 @@ class World:
             Replica(i, policy, scenario.pickers, timeline=self.timeline, seed=seed)
             for i in range(scenario.pickers.replicas)
         ]
-        seconds = None if policy.alone else scenario.pickers.peers_seconds
-        self._rumours = None if seconds is None else Rumours(self.replicas, seconds, self.timeline)
+        seconds, tells = scenario.pickers.peers_seconds, self.replicas[0].telling is not None
+        self._rumours = (
+            Rumours(self.replicas, seconds, self.timeline) if tells and seconds else None
+        )
         hear = [replica.feeds for replica in self.replicas if replica.reads_events]
         if hear:
             configs = [msgspec.structs.replace(each, journal=True) for each in configs]

@@ -18,6 +18,7 @@ from epp.process.server_tls import CERTIFICATE, KEY
 
 AUTHORITY = "ca.crt"  #: in the directory of the certificate: who signs those of other pickers
 LARGEST = 2**22  #: bytes of a message
+MOST_REASONS = 64  #: of a picker, which writes them itself, that are logged and remembered
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class Place:
 
     def declined(self, why: str, *, usual: bool) -> None:
         """It does not want to be heard, which is ``usual`` for a picker that finds itself."""
-        if usual or why in self._declined:
+        if usual or why in self._declined or len(self._declined) >= MOST_REASONS:
             log.debug("peer at %s: %s", self.address, why)
         else:
             self._declined.add(why)
